@@ -6,6 +6,7 @@ replace github.com/martinjungblut/go-cryptsetup => github.com/edgelesssys/go-cry
 
 require (
 	filippo.io/age v1.3.2
+	filippo.io/edwards25519 v1.2.0
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/aws/smithy-go v1.28.1
 	github.com/chromedp/cdproto v0.159.0

@@ -56,7 +56,10 @@ func (b Builder) public() (crypto.PublicKey, error) {
 		}
 		return public, nil
 	}
-	if key, ok := bytes.CutPrefix(b.Key, []byte(spkiEd25519)); ok && len(key) == ed25519.PublicKeySize {
+	if key, ok := bytes.CutPrefix(b.Key, []byte(spkiEd25519)); ok {
+		if err := CheckEd25519(key); err != nil {
+			return nil, fmt.Errorf("builder %.80q: %w", b.Name, err)
+		}
 		return ed25519.PublicKey(key), nil
 	}
 	return nil, fmt.Errorf("builder %.80q: the key is none of ECDSA P-256 or Ed25519 in DER's one form", b.Name)
@@ -164,7 +167,7 @@ func (b Builders) Keep(d Document, signatures [][]byte) ([][]byte, error) {
 }
 
 // Signatures returns those of builders in an envelope about d. An envelope about anything else is an error, and so is one in which
-// no builder signed.
+// no builder signed: ErrUnsigned.
 func (b Builders) Signatures(signed []byte, d Document) ([][]byte, error) {
 	e, err := parseEnvelope(signed)
 	if err != nil {
@@ -183,7 +186,7 @@ func (b Builders) Signatures(signed []byte, d Document) ([][]byte, error) {
 	}
 	kept, err := b.Keep(d, signatures)
 	if err == nil && len(kept) == 0 {
-		err = errors.New("attestation: no signature in it is by a builder of these")
+		err = fmt.Errorf("attestation: %w", ErrUnsigned)
 	}
 	return kept, err
 }
@@ -211,17 +214,18 @@ func differs(payload []byte, d Document) string {
 }
 
 // OpenAgreed returns the document in envelopes about one and the same document, and who of the builders signed it in any of
-// them. Nothing of a payload is decoded before a builder's signature over it was found. Too few signatures are no error here: see
-// Agreement.Met.
+// them. Nothing of a payload is decoded before a builder's signature over it was found; ErrUnsigned says that there is none. Too few
+// signatures are no error here: see Agreement.Met.
 func (b Builders) OpenAgreed(signed []byte, more ...[]byte) (Document, Agreement, error) {
-	d, err := b.openAny(signed)
+	envelopes := append([][]byte{signed}, more...)
+	d, err := b.openAny(envelopes)
 	if err != nil {
 		return Document{}, Agreement{}, fmt.Errorf("open signed measurements: %w", err)
 	}
 	var signatures [][]byte
-	for _, envelope := range append([][]byte{signed}, more...) {
+	for _, envelope := range envelopes {
 		made, err := b.Signatures(envelope, d)
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrUnsigned) {
 			return Document{}, Agreement{}, err
 		}
 		signatures = append(signatures, made...)
@@ -230,26 +234,31 @@ func (b Builders) OpenAgreed(signed []byte, more ...[]byte) (Document, Agreement
 	return d, a, err
 }
 
-// openAny opens an envelope that one of the builders signed.
-func (b Builders) openAny(signed []byte) (Document, error) {
+// ErrUnsigned is that no signature of an envelope is by one of the keys that it is opened by.
+var ErrUnsigned = errors.New("no signature is by a key that is named: it was signed by another, or changed since")
+
+// openAny opens the first of the envelopes that one of the builders signed.
+func (b Builders) openAny(envelopes [][]byte) (Document, error) {
 	if err := b.Check(); err != nil {
 		return Document{}, err
 	}
-	e, err := parseEnvelope(signed)
-	if err != nil {
-		return Document{}, err
-	}
-	message := preAuthentication(e.PayloadType, e.Payload)
-	for _, builder := range b.Of {
-		public, err := builder.public()
+	for _, signed := range envelopes {
+		e, err := parseEnvelope(signed)
 		if err != nil {
 			return Document{}, err
 		}
-		if len(b.Of) == 1 || verifyAny(public, message, e.Signatures) == nil {
-			return open(signed, public)
+		message := preAuthentication(e.PayloadType, e.Payload)
+		for _, builder := range b.Of {
+			public, err := builder.public()
+			if err != nil {
+				return Document{}, err
+			}
+			if verifyAny(public, message, e.Signatures) == nil {
+				return open(signed, public)
+			}
 		}
 	}
-	return Document{}, errors.New("no signature is by one of these keys: it was signed by others, or changed since")
+	return Document{}, ErrUnsigned
 }
 
 // Merge returns one envelope with the signatures of several about the same document, each signature once. It checks none.

@@ -9,7 +9,9 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/asn1"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -117,7 +119,7 @@ func TestSignatureOfAnother(t *testing.T) {
 	}{
 		"of another disk":             {sign(t, signers[0], other), "about another document: disk"},
 		"of another security version": {sign(t, signers[0], later), "about another document: security version"},
-		"by nobody who is named":      {sign(t, releaseKeys(t)["Ed25519"], d), "no signature in it is by a builder"},
+		"by nobody who is named":      {sign(t, releaseKeys(t)["Ed25519"], d), "no signature is by a key that is named"},
 		"no envelope":                 {[]byte(`{"payload":"AAAA"}`), "attestation:"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -164,6 +166,16 @@ func TestBuildersAreCountedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	edwards := func(first, middle, last byte) func(*Builders) { // a point of Ed25519 by its y, little-endian, with x's sign on top
+		key := bytes.Repeat([]byte{middle}, 32)
+		key[0], key[31] = first, last
+		return func(b *Builders) { b.Of[0].Key = append([]byte(spkiEd25519), key...) }
+	}
+	eight, err := hex.DecodeString("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05")
+	if err != nil {
+		t.Fatal(err)
+	}
+	orderEight := append([]byte(spkiEd25519), eight...)
 	for name, c := range map[string]struct {
 		change func(*Builders)
 		says   string
@@ -181,6 +193,13 @@ func TestBuildersAreCountedOnce(t *testing.T) {
 		"another spelling of one":  {compressed, "key"},
 		"a key of another kind":    {func(b *Builders) { b.Of[0].Key = rsaKey(t) }, "none of ECDSA P-256 or Ed25519"},
 		"a key on another curve":   {func(b *Builders) { b.Of[0].Key = p384Key(t) }, "none of ECDSA P-256 or Ed25519"},
+		"a point of order 1":       {edwards(1, 0, 0), "small order"},
+		"order 2":                  {edwards(0xec, 0xff, 0x7f), "small order"},
+		"order 4":                  {edwards(0, 0, 0), "small order"},
+		"order 8":                  {func(b *Builders) { b.Of[0].Key = orderEight }, "small order"},
+		"a second spelling of 1":   {edwards(1, 0, 0x80), "one spelling"},
+		"y of the prime and 1":     {edwards(0xee, 0xff, 0x7f), "one spelling"},
+		"no point":                 {edwards(2, 0, 0), "one spelling"},
 		"more than can be counted": {func(b *Builders) { b.Of = slices.Repeat(b.Of, 6) }, "at most 16"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -262,7 +281,10 @@ func TestOpenAgreed(t *testing.T) {
 	if _, _, err = b.OpenAgreed(alice, sign(t, signers[1], testDocument(t, "other"))); err == nil {
 		t.Error("bob signed something else, and that is no error")
 	}
-	if _, _, err = b.OpenAgreed(sign(t, releaseKeys(t)["Ed25519"], d), bob); err == nil {
+	if _, agreement, err = b.OpenAgreed(sign(t, releaseKeys(t)["Ed25519"], d), bob); err != nil || len(agreement.Signed) != 1 {
+		t.Errorf("the publisher, who is no builder, and bob: %+v, %v", agreement, err)
+	}
+	if _, _, err = b.OpenAgreed(sign(t, releaseKeys(t)["Ed25519"], d)); !errors.Is(err, ErrUnsigned) {
 		t.Error("a first envelope by nobody who is named opens")
 	}
 	merged, err := Merge(alice, bob, alice)

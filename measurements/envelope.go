@@ -6,9 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -188,7 +186,7 @@ func verifyAny(public crypto.PublicKey, message []byte, signatures []envelopeSig
 		good := false
 		switch key := public.(type) {
 		case ed25519.PublicKey:
-			good = len(key) == ed25519.PublicKeySize && ed25519.Verify(key, message, s.Sig)
+			good = CheckEd25519(key) == nil && ed25519.Verify(key, message, s.Sig)
 		case *ecdsa.PublicKey:
 			if key.Curve != elliptic.P256() {
 				return errKey(public)
@@ -201,46 +199,5 @@ func verifyAny(public crypto.PublicKey, message []byte, signatures []envelopeSig
 			return nil
 		}
 	}
-	return errors.New("no signature is by this key: it was signed by another, or changed since")
-}
-
-// What a SubjectPublicKeyInfo in DER begins with, before the key itself: RFC 5480 §2.1.1 and §2.2, for a point on P-256 that is not
-// compressed; RFC 8410 §4.
-const (
-	spkiP256    = "\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00"
-	spkiEd25519 = "\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00"
-)
-
-// KeyInfo is a public key's SubjectPublicKeyInfo (RFC 5280 §4.1.2.7, DER), without the network that crypto/x509 brings. The key is
-// ECDSA P-256 or Ed25519.
-func KeyInfo(public crypto.PublicKey) ([]byte, error) {
-	switch key := public.(type) {
-	case ed25519.PublicKey:
-		if len(key) == ed25519.PublicKeySize {
-			return append([]byte(spkiEd25519), key...), nil
-		}
-	case *ecdsa.PublicKey:
-		if key.Curve == elliptic.P256() {
-			point, err := key.Bytes()
-			return append([]byte(spkiP256), point...), err
-		}
-	}
-	return nil, errKey(public)
-}
-
-func errKey(public crypto.PublicKey) error {
-	return fmt.Errorf("the key is %s, want ECDSA P-256 or Ed25519", KeyKind(public))
-}
-
-// KeyKind names a public key's algorithm and size for people.
-func KeyKind(public crypto.PublicKey) string {
-	switch key := public.(type) {
-	case ed25519.PublicKey:
-		return "Ed25519"
-	case *ecdsa.PublicKey:
-		return "ECDSA " + key.Params().Name
-	case *rsa.PublicKey:
-		return fmt.Sprintf("RSA with %d bits", key.N.BitLen())
-	}
-	return fmt.Sprintf("of another kind (%T)", public)
+	return ErrUnsigned
 }

@@ -134,10 +134,11 @@ func TestOpenRefuses(t *testing.T) {
 		public crypto.PublicKey
 		want   string
 	}{
-		"another key":           {good, other.Public(), "no signature is by this key"},
+		"another key":           {good, other.Public(), "no signature is by a key that is named"},
 		"a key of another kind": {good, foreign.Public(), "want ECDSA P-256 or Ed25519"},
+		"a key of small order":  {signedByNobody(t, payload), ed25519.PublicKey(append([]byte{1}, make([]byte, 31)...)), "no signature is by a key that is named"},
 		"another payload type":  {wrap(t, key, "application/json", payload), key.Public(), "the payload is"},
-		"a changed payload":     {bytes.Replace(good, []byte(`"payload": "ew`), []byte(`"payload": "eQ`), 1), key.Public(), "no signature is by this key"},
+		"a changed payload":     {bytes.Replace(good, []byte(`"payload": "ew`), []byte(`"payload": "eQ`), 1), key.Public(), "no signature is by a key that is named"},
 		"no signature":          {wrap(t, nil, PayloadType, payload), key.Public(), "0 signatures"},
 		"an unknown field":      {bytes.Replace(good, []byte(`{`), []byte(`{"more": 1,`), 1), key.Public(), "unknown field"},
 		"cut off":               {good[:len(good)/2], key.Public(), "it was cut off"},
@@ -156,6 +157,20 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
 		}
 	}
+}
+
+// signedByNobody is an envelope with the signature that verifies any message, if a key is the point of order 1: that point, and zero.
+func signedByNobody(t *testing.T, payload []byte) []byte {
+	t.Helper()
+	signature := append([]byte{1}, make([]byte, 63)...)
+	signed, err := hullmark.CanonicalJSON(envelope{PayloadType: PayloadType, Payload: payload, Signatures: []envelopeSignature{{Sig: signature}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ed25519.Verify(append([]byte{1}, make([]byte, 31)...), payload, signature) {
+		t.Fatal("the signature is no danger")
+	}
+	return signed
 }
 
 // wrap signs any payload; without a key it leaves the signatures out.

@@ -2,7 +2,6 @@ package measurements
 
 import (
 	"bytes"
-	"crypto/ed25519"
 	"encoding/base32"
 	"errors"
 	"fmt"
@@ -185,8 +184,8 @@ func (g Group) checkEnrollers() error {
 		return fmt.Errorf("enrollers: %d, want at most %d", len(g.Enrollers), maxEnrollers)
 	}
 	for i, key := range g.Enrollers {
-		if len(key) != ed25519.PublicKeySize {
-			return fmt.Errorf("enrollers: a key of %d bytes, want an Ed25519 public key of %d", len(key), ed25519.PublicKeySize)
+		if err := CheckEd25519(key); err != nil {
+			return fmt.Errorf("enrollers: %w", err)
 		}
 		if slices.ContainsFunc(g.Enrollers[:i], func(other []byte) bool { return bytes.Equal(key, other) }) {
 			return fmt.Errorf("enrollers: %x is listed twice", key)

@@ -142,9 +142,6 @@ func readVoucher(signed []byte, trusted func(ed25519.PublicKey) bool) (v Voucher
 	return v, s, errors.Join(hullmark.CheckCanonicalJSON(s.Voucher, v), hullmark.CheckCanonicalJSON(signed, s))
 }
 
-// ed25519Prefix begins the SubjectPublicKeyInfo of every Ed25519 key (RFC 8410 §4); the 32 bytes of the key follow.
-var ed25519Prefix = []byte{0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00}
-
 // ParseEnrollers reads public keys in PEM (SubjectPublicKeyInfo, RFC 8410), at least one, as a Group has them.
 func ParseEnrollers(text []byte) (keys [][]byte, err error) {
 	for len(bytes.TrimSpace(text)) > 0 {
@@ -152,9 +149,12 @@ func ParseEnrollers(text []byte) (keys [][]byte, err error) {
 		if block == nil || block.Type != "PUBLIC KEY" || !bytes.HasPrefix(bytes.TrimSpace(text), []byte("-----BEGIN ")) {
 			return nil, errors.New("enrollers: want public keys in PEM and nothing else")
 		}
-		public, ok := bytes.CutPrefix(block.Bytes, ed25519Prefix)
-		if !ok || len(public) != ed25519.PublicKeySize {
+		public, ok := bytes.CutPrefix(block.Bytes, []byte(spkiEd25519))
+		if !ok {
 			return nil, errors.New("enrollers: a key of another kind than Ed25519")
+		}
+		if err := CheckEd25519(public); err != nil {
+			return nil, fmt.Errorf("enrollers: %w", err)
 		}
 		keys, text = append(keys, public), rest
 	}

@@ -178,7 +178,7 @@ func TestEnrollersAreChecked(t *testing.T) {
 	two, _ := newEnroller(t)
 	many := [][]byte{}
 	for i := range maxEnrollers + 1 {
-		many = append(many, bytes.Repeat([]byte{byte(i)}, ed25519.PublicKeySize))
+		many = append(many, ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i)}, ed25519.SeedSize)).Public().(ed25519.PublicKey))
 	}
 	named := func(name string, g Group) Group { g.Name = name; return g }
 	ca := func(name string) Group { return named(name, cloud()) }
@@ -192,6 +192,7 @@ func TestEnrollersAreChecked(t *testing.T) {
 		"too many":                              {[]Group{enrolled(many...)}, "at most 8"},
 		"one twice":                             {[]Group{enrolled(one, two, one)}, "listed twice"},
 		"a short key":                           {[]Group{enrolled(one[1:])}, "31 bytes"},
+		"nobody's key":                          {[]Group{enrolled(make([]byte, ed25519.PublicKeySize))}, "small order"},
 		"with authorities":                      {[]Group{{Name: "cloud", Enrollers: [][]byte{one}, Authorities: cloud().Authorities, Max: 1}}, ""},
 		"with another group's authorities":      {[]Group{ca("cloud"), {Name: "other", Enrollers: [][]byte{one}, Authorities: cloud().Authorities, Max: 1}}, ""},
 		"with authorities and a subject":        {[]Group{{Name: "cloud", Enrollers: [][]byte{one}, Authorities: cloud().Authorities, Subject: cloud().Subject, Max: 1}}, "beside a subject"},
@@ -323,7 +324,7 @@ func TestParseEnrollers(t *testing.T) {
 		"something before it": {append([]byte("x\n"), text(one)...), nil},
 		"something after it":  {append(text(one), 'x'), nil},
 		"another block":       {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: one}), nil},
-		"a short key":         {pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: append(bytes.Clone(ed25519Prefix), one[1:]...)}), nil},
+		"a short key":         {pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: append([]byte(spkiEd25519), one[1:]...)}), nil},
 	} {
 		if got, err := ParseEnrollers(c.text); !reflect.DeepEqual(got, c.want) || (err == nil) != (c.want != nil) {
 			t.Errorf("%s: %x, %v", name, got, err)

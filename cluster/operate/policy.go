@@ -44,43 +44,60 @@ func Accept(document measurements.Document, enforce []pcrs.Register) (measuremen
 	return measurements.Accepted{Document: id, Enforce: enforce}, nil
 }
 
-// AddDocument accepts a document, or changes what is enforced of one that is accepted. Attestations are envelopes in which builders of
-// the policy signed it; of the signatures that it has already, those stay of builders whom the policy names.
-func AddDocument(document measurements.Document, accepted measurements.Accepted, attestations ...[]byte) Edit {
+// AddDocument accepts a document, or changes what is enforced of one that is accepted: enforce is as Accept has it, but nil leaves what is
+// enforced of an accepted one. Attestations are envelopes in which builders of the policy signed it; of the signatures that it has already,
+// those stay of builders whom the policy names.
+func AddDocument(document measurements.Document, enforce []pcrs.Register, attestations ...[]byte) Edit {
 	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		accepted, err := Accept(document, enforce)
+		if err != nil {
+			return "", nil, err
+		}
 		documents := slices.Clone(policy.Documents)
-		i := slices.IndexFunc(documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document })
-		if i < 0 {
-			i, documents = len(documents), append(documents, accepted)
-		}
-		if len(attestations) > 0 && policy.Builders.Threshold == 0 {
-			return "", nil, as(ErrUsage, errors.New("the policy names no builders; next: name them (hullmark policy builders)"))
-		}
-		signatures := documents[i].Signatures
-		for _, attestation := range attestations {
-			made, err := policy.Builders.Signatures(attestation, document)
-			if err != nil {
-				return "", nil, err
+		if i := slices.IndexFunc(documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document }); i < 0 {
+			documents = append(documents, accepted)
+		} else {
+			if enforce == nil {
+				accepted.Enforce = documents[i].Enforce
 			}
-			signatures = append(signatures, made...)
+			accepted.Trust, accepted.Signatures = documents[i].Trust, documents[i].Signatures
+			documents[i] = accepted
 		}
-		documents[i] = accepted
-		documents[i].Signatures = signatures
 		policy.Documents = documents
 		said := fmt.Sprintf("document %s (%s) accepted, %s", accepted.Document, imageName(document), Terms(document, accepted))
-		if policy.Builders.Threshold > 0 {
-			var err error
-			if documents[i].Signatures, err = policy.Builders.Keep(document, signatures); err != nil {
-				return "", nil, err
+		if policy.Builders.Threshold == 0 {
+			if len(attestations) > 0 {
+				err = as(ErrUsage, errors.New("the policy names no builders; next: name them (hullmark policy builders)"))
 			}
-			agreement, err := policy.Agreement(document)
-			if err != nil {
-				return "", nil, err
-			}
-			said += "\nbuilders: " + agreement.String()
+			return said, []measurements.Document{document}, err
 		}
-		return said, []measurements.Document{document}, nil
+		agreement, err := addSignatures(policy, document, attestations)
+		if err != nil {
+			return "", nil, err
+		}
+		return said + "\nbuilders: " + agreement.String(), []measurements.Document{document}, nil
 	}
+}
+
+// addSignatures puts those of the policy's builders into its entry of a document, and says who has signed it by then.
+func addSignatures(policy *measurements.Policy, document measurements.Document, attestations [][]byte) (measurements.Agreement, error) {
+	id, err := document.Digest()
+	if err != nil {
+		return measurements.Agreement{}, err
+	}
+	entry := &policy.Documents[slices.IndexFunc(policy.Documents, func(a measurements.Accepted) bool { return a.Document == id })]
+	signatures := slices.Clone(entry.Signatures)
+	for _, attestation := range attestations {
+		made, err := policy.Builders.Signatures(attestation, document)
+		if err != nil {
+			return measurements.Agreement{}, err
+		}
+		signatures = append(signatures, made...)
+	}
+	if entry.Signatures, err = policy.Builders.Keep(document, signatures); err != nil {
+		return measurements.Agreement{}, err
+	}
+	return policy.Agreement(document)
 }
 
 // SetBuilders says who has to have signed each release. The zero value demands nobody. Signatures that are there stay until

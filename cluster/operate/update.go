@@ -66,6 +66,13 @@ func updateOrder(c *cluster.Cluster, action hullmark.UpdateAction, document *mea
 	if !slices.ContainsFunc(policy.Documents, func(a measurements.Accepted) bool { return a.Document == d.Document }) {
 		return nil, as(ErrDenied, fmt.Errorf("the cluster file's policy does not accept document %s, and no node takes what its policy would refuse; next: hullmark policy add document, hullmark policy push", d.Document))
 	}
+	agreement, err := policy.Agreement(*document)
+	if err != nil {
+		return nil, err
+	}
+	if !agreement.Met() {
+		return nil, as(ErrDenied, fmt.Errorf("document %s: %v, and no machine that boots it gets a ticket; next: have a builder who is missing rebuild it (hullmark reproduce --attest), hullmark policy add document --attestation, hullmark policy push", d.Document, agreement))
+	}
 	order, err := wire.NewUpdateOrder(d, encoded, c.Policy)
 	if err != nil {
 		return nil, as(ErrUsage, err)

@@ -80,7 +80,11 @@ func acceptedBy(policy measurements.Policy, c *cluster.Cluster) (accepted, error
 		if err != nil {
 			return a, err
 		}
-		if document.SVN < policy.MinimumSVN || len(document.Image.RootHash) != len(hullmark.RootHash{}) {
+		agreement, err := policy.Agreement(document)
+		if err != nil {
+			return a, err
+		}
+		if document.SVN < policy.MinimumSVN || !agreement.Met() || len(document.Image.RootHash) != len(hullmark.RootHash{}) {
 			continue
 		}
 		a.documents[d.Document] = true

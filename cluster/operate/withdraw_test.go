@@ -1,7 +1,11 @@
 package operate
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/sha256"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -40,6 +44,7 @@ func TestWithdrawn(t *testing.T) {
 		machine       joinservice.Machine
 		starts, other bool
 		minimum       uint32
+		demand        measurements.Builders
 	}{
 		"both accepted":                       {machine: joinservice.Machine{Document: ids[1], Update: slots("b", "b", one, two)}},
 		"no way back":                         {machine: joinservice.Machine{Document: ids[1], Update: slots("b", "b", gone, two)}, other: true},
@@ -48,10 +53,12 @@ func TestWithdrawn(t *testing.T) {
 		"an empty slot":                       {machine: joinservice.Machine{Document: ids[0], Update: slots("a", "a", one, hullmark.RootHash{})}},
 		"a machine that says nothing":         {machine: joinservice.Machine{Document: measurements.DocumentID{9}}, starts: true},
 		"one without a ticket":                {machine: joinservice.Machine{}},
+		"too few builders":                    {machine: joinservice.Machine{Document: ids[0], Update: slots("a", "a", one, two)}, demand: nobodys(t), starts: true, other: true},
+		"too few, and it says nothing":        {machine: joinservice.Machine{Document: ids[0]}, demand: nobodys(t), starts: true},
 		"a higher security version":           {machine: joinservice.Machine{Document: ids[0], Update: slots("a", "a", one, two)}, minimum: 2, starts: true, other: true},
 	} {
 		p := policy
-		p.MinimumSVN = w.minimum
+		p.MinimumSVN, p.Builders = w.minimum, w.demand
 		a, err := acceptedBy(p, c)
 		if err != nil {
 			t.Fatal(err)
@@ -63,5 +70,49 @@ func TestWithdrawn(t *testing.T) {
 		if starts != w.starts || other != w.other {
 			t.Errorf("%s: %+v", name, a.leaves(w.machine))
 		}
+	}
+}
+
+// nobodys is a demand for a builder who has signed nothing.
+func nobodys(t *testing.T) measurements.Builders {
+	t.Helper()
+	public, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	builder, err := measurements.NewBuilder("alice", public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return measurements.Builders{Threshold: 1, Of: []measurements.Builder{builder}}
+}
+
+// A release that too few builders signed is neither ordered, nor taken for another firmware.
+func TestTooFewBuilders(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := nodetest.Document(t, "one")
+	id, err := d.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := measurements.Policy{Version: 1, Documents: []measurements.Accepted{{Document: id}}}
+	for _, signed := range []bool{true, false} {
+		if !signed {
+			p.Version, p.Builders = 2, nobodys(t)
+		}
+		if err := c.SetPolicy(p, d); err != nil {
+			t.Fatal(err)
+		}
+		_, err := updateOrder(c, hullmark.UpdateStage, &d, []string{"https://release.example"})
+		if signed != (err == nil) || !signed && (!errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "not alice")) {
+			t.Errorf("signed: %t: %v", signed, err)
+		}
+	}
+	x := exchange{authorizer: joinservice.Authorizer{Policy: p, Documents: []measurements.Document{d}}}
+	if says := x.explain(claimsOf(d)).Error(); !strings.Contains(says, "not alice") || strings.Contains(says, "firmware") {
+		t.Error(says)
 	}
 }

@@ -164,7 +164,7 @@ func TestFetchWhatWasPublished(t *testing.T) {
 			if got, err := FetchProvenance(t.Context(), source, d, s.key.Public()); err != nil || !bytes.Equal(got, s.provenance) {
 				t.Errorf("%s: another provenance came: %v", name, err)
 			}
-			if _, err := FetchProvenance(t.Context(), source, d, newShop(t).key.Public()); err == nil || !strings.Contains(err.Error(), "no signature is by this key") {
+			if _, err := FetchProvenance(t.Context(), source, d, newShop(t).key.Public()); err == nil || !strings.Contains(err.Error(), "no signature is by a key that is named") {
 				t.Errorf("%s: a stranger's provenance: %v", name, err)
 			}
 		}
@@ -205,7 +205,7 @@ func TestFetchRefuses(t *testing.T) {
 		"a release that is not there": {Folder(s.dir), "other", 0, "no such file"},
 		"not there on the web":        {serve(t, s.dir, nil), "other", 0, "file does not exist"},
 		"no reference":                {Folder(s.dir), "../node", 0, "want an image's name"},
-		"another signer":              {Folder(elsewhere.dir), "node", 0, "no signature is by this key"},
+		"another signer":              {Folder(elsewhere.dir), "node", 0, "no signature is by a key that is named"},
 		"another digest":              {body(document), strings.Repeat("0", 64), 0, "instead"},
 		"another name":                {body(s.sign(t, s.describe(t, "worker", 3))), "node", 0, `of image "worker" instead`},
 		"an old release":              {Folder(s.dir), "node", 4, "shows an old release"},

@@ -190,7 +190,7 @@ func TestFetchFromRegistryRefuses(t *testing.T) {
 		key       *shop
 		want      string
 	}{
-		"another signer":               {nil, "node", 0, other, "no signature is by this key"},
+		"another signer":               {nil, "node", 0, other, "no signature is by a key that is named"},
 		"an old release":               {nil, "node", 4, s, "shows an old release"},
 		"an old release by its digest": {nil, s.id, 4, s, "shows an old release"},
 		"a digest that is not there":   {nil, strings.Repeat("0", 64), 0, s, "not found"},

@@ -49,7 +49,7 @@ func TestEntryOf(t *testing.T) {
 		t.Errorf("%+v, %v", read, err)
 	}
 	_, err = EntryOf(first, edwards.Public())
-	wantError(t, "another key", err, "no signature is by this key")
+	wantError(t, "another key", err, "no signature is by a key that is named")
 }
 
 func TestKeyDigest(t *testing.T) {

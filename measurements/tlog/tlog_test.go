@@ -304,7 +304,7 @@ func TestVerifyRefuses(t *testing.T) {
 	}{
 		"a proof for another document":     {func(s *shop) { s.signed = smallDocument(t, 2, s.key) }, "not in the log"},
 		"a document of another key's":      {func(s *shop) { s.key = keyNumber(8); s.signed = smallDocument(t, 1, s.key) }, "not in the log"},
-		"no signature by the key":          {func(s *shop) { s.key = keyNumber(8) }, "no signature is by this key"},
+		"no signature by the key":          {func(s *shop) { s.key = keyNumber(8) }, "no signature is by a key that is named"},
 		"another number":                   {func(s *shop) { s.proof.Index-- }, "not in the log"},
 		"a number after the end":           {func(s *shop) { s.proof.Index = 9 }, "not in the log"},
 		"a number before the start":        {func(s *shop) { s.proof.Index = -1 }, "not in the log"},
@@ -329,8 +329,8 @@ func TestVerifyRefuses(t *testing.T) {
 		"one witness named twice":     {func(s *shop) { s.trust.Witnesses[1] = s.trust.Witnesses[0] }, "one witness counts once"},
 		"the log as its own witness":  {func(s *shop) { s.trust.Witnesses[1] = s.trust.Key }, "no witness of itself"},
 		"more cosignatures than keys": {func(s *shop) { s.trust.Threshold = 3 }, "3 cosignatures are demanded of 2"},
-		"a key that is none":          {func(s *shop) { s.trust.Witnesses[1] = []byte("short") }, "no Ed25519 key"},
-		"a log's key that is none":    {func(s *shop) { s.trust.Key = nil }, "no Ed25519 key"},
+		"a key that is none":          {func(s *shop) { s.trust.Witnesses[1] = []byte("short") }, "want an Ed25519 public key"},
+		"a log's key that is none":    {func(s *shop) { s.trust.Key = nil }, "want an Ed25519 public key"},
 		"a cosignature of another tree": {func(s *shop) {
 			other := newLog(t, 0, 9).read(t)
 			cosigned, err := other.Cosign(nil, s.witnesses[1], noon)

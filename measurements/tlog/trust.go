@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // Trust says by which log, and by whose cosignatures, a reader goes.
@@ -25,16 +27,17 @@ type Trust struct {
 
 // check says what is wrong with it, so that no list of keys counts for more than it is.
 func (t Trust) check() error {
-	if len(t.Key) != ed25519.PublicKeySize {
-		return errors.New("the log's key is no Ed25519 key")
+	if err := measurements.CheckEd25519(t.Key); err != nil {
+		return fmt.Errorf("the log's key: %w", err)
 	}
 	if len(t.Witnesses) > MaxWitnesses {
 		return fmt.Errorf("%d witnesses, want at most %d", len(t.Witnesses), MaxWitnesses)
 	}
 	for i, w := range t.Witnesses {
+		if err := measurements.CheckEd25519(w); err != nil {
+			return fmt.Errorf("the key of witness %d: %w", i+1, err)
+		}
 		switch {
-		case len(w) != ed25519.PublicKeySize:
-			return fmt.Errorf("the key of witness %d is no Ed25519 key", i+1)
 		case w.Equal(t.Key):
 			return fmt.Errorf("witness %d has the log's key: a log is no witness of itself", i+1)
 		case slices.ContainsFunc(t.Witnesses[:i], func(other ed25519.PublicKey) bool { return other.Equal(w) }):

@@ -94,26 +94,27 @@ func (o *builderOptions) read(builders measurements.Builders, document measureme
 	return signatures, nil
 }
 
-// openAgreed reads envelopes about one document, which at least one of the builders has to have signed in each.
+// openAgreed reads envelopes about one document, one of which a builder has to have signed; so has each that --attestation names. None
+// in which a builder did is exitDenied.
 func (o *builderOptions) openAgreed(builders measurements.Builders, file string) (d measurements.Document, a measurements.Agreement, err error) {
-	signed, err := readBounded(file, measurements.MaxEnvelope)
-	if err != nil {
-		return d, a, err
+	var envelopes [][]byte
+	for _, name := range append([]string{file}, o.attestations...) {
+		content, err := readBounded(name, measurements.MaxEnvelope)
+		if err != nil {
+			return d, a, err
+		}
+		envelopes = append(envelopes, content)
 	}
-	if d, a, err = builders.OpenAgreed(signed); err != nil {
-		if bytes.Contains(signed[:min(len(signed), 4096)], []byte(measurements.DocumentSchema)) {
+	if d, a, err = builders.OpenAgreed(envelopes[0], envelopes[1:]...); err == nil {
+		_, err = o.read(builders, d) // which of the others none of them signed, or is about something else
+	} else {
+		if first := envelopes[0]; bytes.Contains(first[:min(len(first), 4096)], []byte(measurements.DocumentSchema)) {
 			err = errors.New("it is a measurement document without a signature; hullmark sign makes one")
 		}
-		return d, a, fmt.Errorf("%s: %w", file, err)
+		err = fmt.Errorf("%s: %w", file, err)
 	}
-	own, err := builders.Signatures(signed, d)
-	if err != nil {
-		return d, a, err
+	if errors.Is(err, measurements.ErrUnsigned) {
+		err = withCode(exitDenied, err)
 	}
-	more, err := o.read(builders, d)
-	if err != nil || len(more) == 0 {
-		return d, a, err
-	}
-	a, err = builders.Agree(d, append(own, more...))
 	return d, a, err
 }

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// builderKeys makes keys of three builders in a folder, and returns where a file of it is.
+// builderKeys makes keys of three builders, and of a publisher who is none, in a folder, and returns where a file of it is.
 func builderKeys(t *testing.T) (path func(name string) string) {
 	t.Helper()
 	dir := t.TempDir()
 	path = func(name string) string { return filepath.Join(dir, name) }
-	for _, name := range []string{"alice", "bob", "carol"} {
+	for _, name := range []string{"alice", "bob", "carol", "publisher"} {
 		openssl(t, "genpkey", "-algorithm", "ED25519", "-out", path(name+".key"))
 		openssl(t, "pkey", "-in", path(name+".key"), "-pubout", "-out", path(name+".pub"))
 	}
@@ -24,7 +24,7 @@ func builderKeys(t *testing.T) (path func(name string) string) {
 func TestVerifyByBuilders(t *testing.T) {
 	document, list, _ := explainFixture(t)
 	path := builderKeys(t)
-	for _, name := range []string{"alice", "bob"} {
+	for _, name := range []string{"alice", "bob", "publisher"} {
 		code, output := hullmarkCLI(t, "sign", document, "--key", path(name+".key"), "--out", path(name+".dsse"))
 		wantExit(t, code, 0, output)
 	}
@@ -40,6 +40,9 @@ func TestVerifyByBuilders(t *testing.T) {
 	verify(exitDenied, both[:3], "2 of 3 builders signed it, 3 have to")
 	verify(exitDenied, []string{path("alice.dsse"), "--threshold", "2", "--document", path("none")}, "1 of 3 builders signed it, 2 have to: alice; not bob, carol")
 	verify(exitDenied, []string{path("alice.dsse"), "--attestation", path("alice.dsse"), "--threshold", "2"}, "1 of 3 builders")
+	verify(0, []string{path("publisher.dsse"), "--attestation", path("alice.dsse"), "--attestation", path("bob.dsse"), "--threshold", "2"}, "2 of 3 builders signed it")
+	verify(exitDenied, []string{path("publisher.dsse"), "--threshold", "1"}, "no signature is by a key that is named")
+	verify(exitDenied, []string{path("alice.dsse"), "--attestation", path("publisher.dsse"), "--threshold", "1"}, "publisher.dsse", "no signature is by a key that is named")
 	verify(exitUsage, append(both[:3:3], "--threshold", "4"), "4 of 3 have to sign")
 	verify(exitUsage, append(both, "--key", "again="+path("bob.pub")), "again and bob have the same key")
 	verify(exitUsage, append(both, "--key", "bob="+path("carol.pub")), "bob is there twice")

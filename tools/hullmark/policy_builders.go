@@ -25,7 +25,7 @@ Each builder has a name and a public key (PEM: ECDSA P-256 or Ed25519), and make
 earlier one; --none takes the demand back.
 
 Signatures of the releases that run have to be there first, or their nodes do not come back from their next boot: name the builders, add each release again with its
-attestations (hullmark policy add document --attestation, with the --enforce that it had), and push the policy then.`,
+attestations (hullmark policy add document --attestation), and push the policy then; policy push refuses to leave a machine without a release.`,
 		Example: "  hullmark policy builders --threshold 2 us=us.pub university=university.pub auditor=auditor.pub --cluster prod.cluster",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if none == (len(args) > 0) || none && threshold != 0 {

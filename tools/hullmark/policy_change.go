@@ -31,7 +31,8 @@ Where the policy names builders (hullmark policy builders), no node boots the re
 more of them signed, as hullmark reproduce --attest or hullmark sign makes it; signatures of an earlier call stay.
 
 PCR 4, 9, 11, 12 and 13 always have to match a document, and so do those of PCR 0, 2, 3, 6, 7 and 14 that it predicts. --enforce says which of PCR 1, the machine's
-tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PCR 1 if the document predicts it.`,
+tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PCR 1 if the document predicts it, or what is enforced of a document that is accepted already.
+A least trust class of the document, which policy sign set, stays.`,
 		Example: "  hullmark policy add document node.json --cluster prod.cluster --enforce 1,5",
 		Args:    exactArg("policy add document", "the measurement document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,9 +40,11 @@ tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PC
 			if err != nil {
 				return err
 			}
-			accepted, err := accept(document, enforce, cmd.Flags().Changed("enforce"))
-			if err != nil {
-				return err
+			var registers []pcrs.Register
+			if cmd.Flags().Changed("enforce") {
+				if registers, err = parseEnforced(enforce); err != nil {
+					return err
+				}
 			}
 			var signed [][]byte
 			for _, file := range attestations {
@@ -54,7 +57,7 @@ tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PC
 				}
 				signed = append(signed, content)
 			}
-			return o.change(cmd, operate.AddDocument(document, accepted, signed...))
+			return o.change(cmd, operate.AddDocument(document, registers, signed...))
 		},
 	}
 	o.addFlags(cmd)
@@ -64,18 +67,6 @@ tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PC
 }
 
 const enforceUsage = "`REGISTERS` that have to match beside those that always have, out of 1,5, or none (default: 1 if the document predicts it)"
-
-// accept makes a policy's entry for a document.
-func accept(document measurements.Document, enforce string, chosen bool) (measurements.Accepted, error) {
-	if !chosen {
-		return operate.Accept(document, nil)
-	}
-	registers, err := parseEnforced(enforce)
-	if err != nil {
-		return measurements.Accepted{}, err
-	}
-	return operate.Accept(document, registers)
-}
 
 // parseEnforced reads the flag.
 func parseEnforced(list string) ([]pcrs.Register, error) {

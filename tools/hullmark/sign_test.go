@@ -56,7 +56,7 @@ func TestSignAndVerify(t *testing.T) {
 		code int
 		want string
 	}{
-		"another key":           {[]string{"verify", path("node.dsse"), "--key", path("edwards.pub"), "--document", path("bad")}, exitFailed, "no signature is by this key"},
+		"another key":           {[]string{"verify", path("node.dsse"), "--key", path("edwards.pub"), "--document", path("bad")}, exitDenied, "no signature is by a key that is named"},
 		"another image":         {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", f.vars, "--document", path("bad")}, exitMismatch, "the signed disk has"},
 		"another SBOM":          {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--sbom", f.image, "--document", path("bad")}, exitMismatch, "the signed SBOM has"},
 		"another CycloneDX":     {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--cyclonedx", f.vars, "--document", path("bad")}, exitMismatch, "the signed CycloneDX SBOM has"},

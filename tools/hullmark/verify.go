@@ -48,6 +48,8 @@ type builtBy struct {
 	Invocation string `json:"invocation,omitempty"`
 	Commit     string `json:"commit,omitempty"`
 	Changed    bool   `json:"changed,omitempty"`
+	// SignedBy is the key that signed the provenance, by its name: one is enough for it.
+	SignedBy string `json:"signedBy"`
 }
 
 func newVerifyCommand() *cobra.Command {
@@ -65,8 +67,8 @@ for explain, export and init, only after everything was checked.
 Several keys are those of builders who each made the release again: --threshold says how many of them have to have signed the same document, all if it is left out. Their
 signatures are in the file, or in others (--attestation).
 
-Exit codes: 0 all is right, 3 the image or an SBOM is another than the signed one, or the provenance or the log's proof is of another, 4 too few of the keys signed it,
-1 anything else is wrong, as that none of them signed it, 2 usage.`,
+Exit codes: 0 all is right, 3 the image or an SBOM is another than the signed one, or the provenance or the log's proof is of another, 4 too few of the keys signed it, or
+none, 1 anything else is wrong, 2 usage.`,
 		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json\n" +
 			"  hullmark verify node.dsse --attestation bob.dsse --key alice=alice.pub --key bob=bob.pub --key carol=carol.pub --threshold 2",
 		Args: exactArg("verify", "the signed document"),
@@ -110,7 +112,7 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	provenance, err := o.checkProvenance(document, keys)
+	provenance, err := o.checkProvenance(document, builders, keys)
 	if err != nil {
 		return err
 	}
@@ -169,7 +171,7 @@ func (o *verifyOptions) compare(document measurements.Document) (checked []strin
 }
 
 // checkProvenance opens the named provenance, if there is one, which one of the keys signed, and holds it against the document.
-func (o *verifyOptions) checkProvenance(document measurements.Document, keys []crypto.PublicKey) (*builtBy, error) {
+func (o *verifyOptions) checkProvenance(document measurements.Document, builders measurements.Builders, keys []crypto.PublicKey) (*builtBy, error) {
 	if o.provenance == "" {
 		return nil, nil
 	}
@@ -178,8 +180,10 @@ func (o *verifyOptions) checkProvenance(document measurements.Document, keys []c
 		return nil, err
 	}
 	var p measurements.Provenance
-	for _, key := range keys {
+	said := builtBy{}
+	for i, key := range keys {
 		if p, err = measurements.OpenProvenance(signed, key); err == nil {
+			said.SignedBy = builders.Of[i].Name
 			break
 		}
 	}
@@ -189,7 +193,7 @@ func (o *verifyOptions) checkProvenance(document measurements.Document, keys []c
 	if err := document.CheckProvenance(p); err != nil {
 		return nil, withCode(exitMismatch, fmt.Errorf("%s: %w", o.provenance, err))
 	}
-	said := builtBy{Builder: p.Predicate.Run.Builder.ID}
+	said.Builder = p.Predicate.Run.Builder.ID
 	if p.Predicate.Run.Metadata != nil {
 		said.Invocation = p.Predicate.Run.Metadata.InvocationID
 	}
@@ -227,7 +231,11 @@ func (o *verifyOptions) write(out io.Writer, v verified) error {
 		if p.Changed {
 			from += ", with changes"
 		}
-		checked = append(checked, "provenance  of the signed disk, from "+from+", by "+printable(p.Builder))
+		by := ""
+		if v.Builders != nil {
+			by = "; signed by " + p.SignedBy + " alone"
+		}
+		checked = append(checked, "provenance  of the signed disk, from "+from+", by "+printable(p.Builder)+by)
 	}
 	if v.Log != nil {
 		checked = append(checked, v.Log.String())
