@@ -21,8 +21,8 @@ import (
 // it (mkosi(1), Repositories=).
 var furtherComponents = []string{"contrib", "non-free", "non-free-firmware"}
 
-// archiveKeyring holds the keys that sign Debian's indexes; package debian-archive-keyring brings it.
-const archiveKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+// ArchiveKeyring holds the keys that sign Debian's indexes; package debian-archive-keyring brings it.
+const ArchiveKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 // aptSource is one archive and the suites that are taken from it.
 type aptSource struct {

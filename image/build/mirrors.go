@@ -41,6 +41,12 @@ func machineMirrors(dir string) (map[string]string, error) {
 	return mirrors, nil
 }
 
+// CheckMirrors tells whether the APT configuration under dir (/etc/apt) names the archive that images are made from.
+func CheckMirrors(dir string) error {
+	_, err := machineMirrors(dir)
+	return err
+}
+
 func addMirror(mirrors map[string]string, u string) {
 	if list, ok := strings.CutPrefix(u, "mirror+file:"); ok {
 		text, err := os.ReadFile(list)
@@ -76,9 +82,9 @@ func sourceURLs(text string, deb822 bool) []string {
 
 // aptSources turns mirrors into what is taken from them.
 func aptSources(mirrors map[string]string) []aptSource {
-	sources := []aptSource{{archive: mainArchive, url: mirrors[mainArchive], suites: []string{release, release + "-updates"}, keyring: archiveKeyring}}
+	sources := []aptSource{{archive: mainArchive, url: mirrors[mainArchive], suites: []string{release, release + "-updates"}, keyring: ArchiveKeyring}}
 	if u := mirrors[securityArchive]; u != "" {
-		sources = append(sources, aptSource{archive: securityArchive, url: u, suites: []string{release + "-security"}, keyring: archiveKeyring})
+		sources = append(sources, aptSource{archive: securityArchive, url: u, suites: []string{release + "-security"}, keyring: ArchiveKeyring})
 	}
 	return sources
 }

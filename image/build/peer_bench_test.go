@@ -112,7 +112,7 @@ func (p peer) sources(b *testing.B, mirrors map[string]string) {
 	b.Helper()
 	var sources strings.Builder
 	for _, s := range aptSources(mirrors) {
-		fmt.Fprintf(&sources, "Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", s.url, strings.Join(s.suites, " "), archiveKeyring)
+		fmt.Fprintf(&sources, "Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", s.url, strings.Join(s.suites, " "), ArchiveKeyring)
 	}
 	put(b, p.mkosi.definitions, map[string]string{"mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources": sources.String()})
 }
