@@ -155,6 +155,7 @@ func newRootCommand() *cobra.Command {
 		newAddonsCommand(),
 		newEtcdCommand(),
 		newCacheCommand(),
+		newDoctorCommand(),
 	)
 	return root
 }
