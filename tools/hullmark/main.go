@@ -156,6 +156,7 @@ func newRootCommand() *cobra.Command {
 		newEtcdCommand(),
 		newCacheCommand(),
 		newDoctorCommand(),
+		newManualCommand(),
 	)
 	return root
 }

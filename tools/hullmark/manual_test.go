@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// writtenManual writes the manual into a new folder.
+func writtenManual(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "manual")
+	code, out := hullmarkCLI(t, "manual", dir)
+	wantExit(t, code, 0, out)
+	return dir
+}
+
+var (
+	// roffRequest is the beginning of a line that lays out, roffFont a change of fonts, and roffRest what is left of an escape.
+	roffRequest = regexp.MustCompile(`(?m)^\.[A-Z]+ ?`)
+	roffFont    = regexp.MustCompile(`\\f[A-Z]`)
+	roffRest    = regexp.MustCompile(`\\(&|\(aq)?`)
+)
+
+// wordsOf are the words of a text. Quotes and backslashes are left out.
+func wordsOf(text string) []string {
+	return strings.Fields(strings.NewReplacer("`", "", `"`, "", "'", "").Replace(text))
+}
+
+// Each verb has a page, on which stands all that its help says.
+func TestEveryVerbHasAPage(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	pages := filepath.Join(writtenManual(t), "man")
+	found := names(t, pages)
+	var check func(*cobra.Command)
+	check = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			if !sub.Hidden && sub.Name() != "help" {
+				check(sub)
+			}
+		}
+		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".1"
+		i := slices.Index(found, name)
+		if i < 0 {
+			t.Errorf("no page %s", name)
+			return
+		}
+		found = slices.Delete(found, i, i+1)
+		page, err := os.ReadFile(filepath.Join(pages, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(page, []byte(`"1" "Nov 2023" "Hullmark" "Hullmark"`)) || bytes.Contains(page, []byte("cobra")) {
+			t.Errorf("%s begins %.200q, or tells what made it", name, page)
+		}
+		text := strings.Join(wordsOf(roffRest.ReplaceAllString(roffFont.ReplaceAllString(roffRequest.ReplaceAllString(string(page), ""), ""), "")), " ")
+		for said := range strings.SplitSeq(strings.Join([]string{cmd.Short, cmd.Long, cmd.Example}, "\n\n"), "\n\n") {
+			if want := strings.Join(wordsOf(said), " "); !strings.Contains(text, want) {
+				t.Errorf("%s does not say %q:\n%s", name, want, page)
+			}
+		}
+	}
+	check(newRootCommand())
+	for _, name := range found {
+		if !strings.HasPrefix(name, "hullmark-completion") { // Made as the program starts.
+			t.Errorf("page %s is of no verb", name)
+		}
+	}
+}
+
+// The same program writes the same.
+func TestManualIsReproducible(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	if out, err := exec.CommandContext(t.Context(), "diff", "-r", writtenManual(t), writtenManual(t)).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// bash itself takes what it is to complete by, and offers verbs.
+func TestBashCompletes(t *testing.T) {
+	file := filepath.Join(writtenManual(t), "completions", "hullmark.bash")
+	if out, err := exec.CommandContext(t.Context(), "bash", "-n", file).CombinedOutput(); err != nil {
+		t.Errorf("%v (apt-get install bash)\n%s", err, out)
+	}
+	code, out := hullmarkCLI(t, cobra.ShellCompRequestCmd, "doctor", "")
+	wantExit(t, code, 0, out, "build\n", "reproduce\n", ":4\n")
+	for _, name := range []string{"hullmark.zsh", "hullmark.fish"} {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(file), name))
+		if err != nil || !bytes.Contains(text, []byte("hullmark")) {
+			t.Errorf("%s: %.100q, %v", name, text, err)
+		}
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	const want = "a\\_b \\<c\\>\n\n```\n  d_e  *\n  f\n```\n\ng\n"
+	if got := markdown("a_b <c>\n\n  d_e  *\n  f\n\ng\n"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := markdown("a:\n  b"); got != "a:\n```\n  b\n```\n" {
+		t.Errorf("got %q", got)
+	}
+}
