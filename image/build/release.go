@@ -3,9 +3,13 @@ package build
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/hullmark/hullmark/image/lock"
@@ -22,36 +26,80 @@ func IsRelease(version string) bool { return releaseVersion.MatchString(version)
 
 var releaseVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`)
 
-// Release compiles Hullmark's own program from the checkout in source for each architecture, with the locked release of Go, and
-// leaves it in the folder out, with an SBOM for each and SHA256SUMS over all. The same sources and version give the same bytes,
-// wherever the checkout is and whether or not it is a repository. Version is what the program calls itself ("v1.2.3"). Files
+// ReleaseOptions say what a release is made of.
+type ReleaseOptions struct {
+	// Source is the folder of the checkout, and Out that of the release.
+	Source, Out string
+	// Version is what the program calls itself ("v1.2.3").
+	Version string
+	// Architectures are those that it is for: ReleaseArchitectures, or some of them.
+	Architectures []string
+	// Relations returns the packages that the Debian package for an architecture recommends and suggests.
+	Relations func(arch string) (recommends, suggests []string)
+}
+
+// Release compiles Hullmark's own program from a checkout for each architecture, with the locked release of Go, and leaves in the
+// folder Out each with an SBOM and a Debian package, man pages and shells' completions in the folders man and completions, and SHA256SUMS
+// over all. The same sources and version give the same bytes, wherever the checkout is and whether or not it is a repository. Files
 // get their names when all of them are whole.
-func Release(ctx context.Context, source, version, out string, architectures []string) error {
-	l, err := ReadLock(Options{LockFile: filepath.Join(source, "hullmark.lock")})
+func Release(ctx context.Context, o ReleaseOptions) error {
+	l, err := ReadLock(Options{LockFile: filepath.Join(o.Source, "hullmark.lock")})
 	if err != nil {
 		return err
 	}
-	if err := checkGo(ctx, l.Go, source); err != nil {
+	if err := checkGo(ctx, l.Go, o.Source); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return err
 	}
-	work, err := os.MkdirTemp(out, ".work-")
+	work, err := os.MkdirTemp(o.Out, ".work-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	var files []string
-	for _, arch := range architectures {
-		name := "hullmark_" + strings.TrimPrefix(version, "v") + "_linux_" + arch
-		if err := releaseProgram(ctx, l, source, version, arch, filepath.Join(work, name)); err != nil {
-			return fmt.Errorf("release %s: %w", name, err)
+	files, err := released{ReleaseOptions: o, lock: l, work: work}.make(ctx)
+	if err != nil {
+		return err
+	}
+	return finishRelease(work, o.Out, files)
+}
+
+// released is a release that is being made in the folder work.
+type released struct {
+	ReleaseOptions
+	lock lock.Lock
+	work string
+}
+
+// make makes all files of the release in work, and returns their names there.
+func (r released) make(ctx context.Context) (files []string, err error) {
+	for _, arch := range r.Architectures {
+		name := r.program(arch)
+		if err := r.makeProgram(ctx, arch); err != nil {
+			return nil, fmt.Errorf("release %s: %w", name, err)
 		}
 		files = append(files, name, name+lock.SPDXEnding)
 	}
-	return finishRelease(work, out, files)
+	manual, err := r.makeManual(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("release: man pages: %w", err)
+	}
+	for _, arch := range r.Architectures {
+		name, err := r.makePackage(arch, manual)
+		if err != nil {
+			return nil, fmt.Errorf("release: Debian package for %s: %w", arch, err)
+		}
+		files = append(files, name)
+	}
+	return append(files, manual...), nil
 }
+
+// number is the version without its letter.
+func (r released) number() string { return strings.TrimPrefix(r.Version, "v") }
+
+// program is the name of an architecture's program.
+func (r released) program(arch string) string { return "hullmark_" + r.number() + "_linux_" + arch }
 
 // finishRelease writes the sums of the files in the folder work, and gives all their names in the folder out.
 func finishRelease(work, out string, files []string) error {
@@ -67,7 +115,11 @@ func finishRelease(work, out string, files []string) error {
 		return err
 	}
 	for _, name := range append(files, sumsFile) {
-		if err := atomicfile.Move(filepath.Join(work, name), filepath.Join(out, name)); err != nil {
+		to := filepath.Join(out, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := atomicfile.Move(filepath.Join(work, name), to); err != nil {
 			return err
 		}
 	}
@@ -77,11 +129,10 @@ func finishRelease(work, out string, files []string) error {
 // sumsFile has the form that sha256sum --check reads.
 const sumsFile = "SHA256SUMS"
 
-// releaseProgram compiles one program, and writes its SBOM beside it.
-func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to string) error {
-	cmd := goCommand(ctx, l.Go, source, "", goFlags(linkerFlags+" -X main.releasedAs="+version, "-o", to, "./tools/hullmark")...)
-	cmd.Env = append(cmd.Env, "GOARCH="+arch)
-	if err := runQuiet(cmd, "compile"); err != nil {
+// makeProgram compiles one program, and writes its SBOM beside it.
+func (r released) makeProgram(ctx context.Context, arch string) error {
+	to := filepath.Join(r.work, r.program(arch))
+	if err := r.compile(ctx, arch, to); err != nil {
 		return err
 	}
 	modules, err := goModules(to)
@@ -92,9 +143,42 @@ func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to 
 	if err != nil {
 		return err
 	}
-	sbom, err := l.ProgramSPDX(lock.Program{File: filepath.Base(to), Version: version, SHA256: sum, Modules: modules})
+	sbom, err := r.lock.ProgramSPDX(lock.Program{File: filepath.Base(to), Version: r.Version, SHA256: sum, Modules: modules})
 	if err != nil {
 		return err
 	}
 	return atomicfile.Write(to+lock.SPDXEnding, sbom, 0o644)
+}
+
+func (r released) compile(ctx context.Context, arch, to string) error {
+	cmd := goCommand(ctx, r.lock.Go, r.Source, "", goFlags(linkerFlags+" -X main.releasedAs="+r.Version, "-o", to, "./tools/hullmark")...)
+	cmd.Env = append(cmd.Env, "GOARCH="+arch)
+	return runQuiet(cmd, "compile")
+}
+
+// makeManual has the program write man pages and completions, and returns their names in work. Where none of the architectures is this
+// machine's, the program is compiled once more.
+func (r released) makeManual(ctx context.Context) (names []string, err error) {
+	program := filepath.Join(r.work, r.program(runtime.GOARCH))
+	if !slices.Contains(r.Architectures, runtime.GOARCH) {
+		if err := r.compile(ctx, runtime.GOARCH, program); err != nil {
+			return nil, err
+		}
+	}
+	if program, err = filepath.Abs(program); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, "manual", ".")
+	cmd.Dir, cmd.Env = r.work, []string{fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.lock.Time)}
+	if err := runQuiet(cmd, "hullmark manual"); err != nil {
+		return nil, err
+	}
+	for _, kind := range []string{"completions/*", "man/*"} {
+		found, err := fs.Glob(os.DirFS(r.work), kind)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, found...)
+	}
+	return names, nil
 }

@@ -27,6 +27,7 @@ var computed = map[string]struct {
 	"image/build/kubernetes_versions.go: filepath.Join(bin, \"etcd\")":              {nil, "the bundle's, which was compiled"},
 	"image/build/kubernetes_versions.go: filepath.Join(bin, \"kubeadm\")":           {nil, "the bundle's, which was compiled"},
 	"image/build/otherday.go: program":                                              {[]string{"linux.uml"}, "it was looked for before"},
+	"image/build/release.go: program":                                               {nil, "the program that was compiled"},
 	"image/build/sandbox.go: program":                                               {[]string{"bwrap", "unshare"}, "its callers name it"},
 	"internal/needs/look.go: \"docker-credential-\" + helper":                       {nil, "Docker's configuration names it"},
 	"internal/needs/look.go: m.path(name)":                                          {nil, "the table names it"},

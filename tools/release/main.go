@@ -1,5 +1,5 @@
-// Command release makes a release of Hullmark's own program: binaries, their SBOMs, and checksums. `make release`
-// runs and signs it.
+// Command release makes a release of Hullmark's own program: binaries, their SBOMs, Debian packages, man pages, shells' completions,
+// and checksums. `make release` runs and signs it.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/internal/needs"
 )
 
 func main() {
@@ -39,7 +40,9 @@ func release(ctx context.Context, version, out string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
-	return build.Release(ctx, ".", version, out, build.ReleaseArchitectures)
+	return build.Release(ctx, build.ReleaseOptions{
+		Source: ".", Out: out, Version: version, Architectures: build.ReleaseArchitectures, Relations: needs.Relations,
+	})
 }
 
 // checkTag is an error unless the checkout in dir is what a tag names: others have to get the same from it.
