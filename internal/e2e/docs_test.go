@@ -16,7 +16,7 @@ import (
 
 // journeys are the pages in the order in which a newcomer follows them; each builds on what the one before left.
 var journeys = []string{
-	"docs/build.md", "docs/formats.md", "docs/measuring.md", "docs/secure-boot.md", "docs/verify.md", "docs/measurement-format.md", "docs/export.md", "docs/boot.md",
+	"docs/install.md", "docs/build.md", "docs/formats.md", "docs/measuring.md", "docs/secure-boot.md", "docs/verify.md", "docs/measurement-format.md", "docs/export.md", "docs/boot.md",
 }
 
 var fence = regexp.MustCompile("(?ms)^```sh( background)?\n(.*?)^```$")
