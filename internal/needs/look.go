@@ -256,13 +256,13 @@ func firmware(secure bool) look {
 }
 
 // certificates looks for the authorities that servers' certificates are held to, where Go looks for them on Debian.
-func certificates(_ context.Context, m Machine) (string, error) {
+func certificates(ctx context.Context, m Machine) (string, error) {
 	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR"} {
 		if os.Getenv(name) != "" {
 			return "as " + name + " says", nil
 		}
 	}
-	return file("/etc/ssl/certs/ca-certificates.crt")(context.Background(), m)
+	return file("/etc/ssl/certs/ca-certificates.crt")(ctx, m)
 }
 
 // dockerConfig is what Docker's configuration says of programs that keep logins.

@@ -83,7 +83,7 @@ func TestEveryProgramIsInTheTable(t *testing.T) {
 		}
 	}
 	for _, n := range table {
-		if !s.isProgram(n) {
+		if !isProgram(n) {
 			continue
 		}
 		named := slices.ContainsFunc(inScripts, func(name string) bool { return name == n.What && s.inText(name) })
@@ -125,7 +125,7 @@ type programs struct {
 }
 
 // isProgram tells whether an entry of the table is looked for as a program, which its name shows.
-func (s *programs) isProgram(n Need) bool {
+func isProgram(n Need) bool {
 	if strings.HasPrefix(n.What, "/") {
 		return strings.Contains(n.What, "/bin/")
 	}

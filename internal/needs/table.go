@@ -109,11 +109,11 @@ var table = []Need{
 	{What: "tools tree", For: when("beside an image in out; elsewhere it is named (--tools)", diff), Remedy: "hullmark build", look: beside("tools/usr/bin/fsck.erofs")},
 	{What: "the image's kubeadm", For: when("without --kubeadm", "render"), Remedy: "hullmark build", look: beside("kubectl")},
 	{
-		What: "certificate authorities", For: also(always("collateral"), when("over HTTPS", lock, construct, reproduce, "fetch", "publish", "addons")),
+		What: "certificate authorities", For: also(always("collateral"), when("over HTTPS", lock, construct, reproduce, "fetch", "publish", "log", "addons", "cluster")),
 		Packages: []string{"ca-certificates"}, look: certificates,
 	},
 	{
-		What: "programs that keep logins", For: when("registries, where Docker's configuration names such programs", "fetch", "publish", "addons"),
+		What: "programs that keep logins", For: when("registries, where Docker's configuration names such programs", "fetch", "publish", "log", "addons"),
 		Remedy: "install them, or correct Docker's configuration", look: logins,
 	},
 	{What: "TPM", For: when("ek --tpm", "node"), Remedy: "a machine with a TPM 2.0", look: file("/dev/tpmrm0")},

@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/hullmark/hullmark/internal/needs"
 )
 
-// onlyIn has programs found in a new folder alone, and returns it.
+// onlyIn has programs found in a new folder alone.
 func onlyIn(t *testing.T, programs ...string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,6 +66,47 @@ func TestDoctorRefuses(t *testing.T) {
 	wantExit(t, code, exitUsage, out, `no verb "bild"`)
 	code, out = hullmarkCLI(t, "doctor", "-o", "yaml")
 	wantExit(t, code, exitUsage, out, "text or json")
+}
+
+// A verb with a flag for a web server or a registry needs the authorities that certify them.
+func TestDoctorKnowsWhoFetches(t *testing.T) {
+	found := 0
+	var check func(verb string, cmd *cobra.Command)
+	check = func(verb string, cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			check(verb, sub)
+		}
+		for flag := range strings.Lines(cmd.Flags().FlagUsages()) {
+			if !strings.Contains(flag, "http or https address") && !strings.Contains(flag, registryScheme) {
+				continue
+			}
+			found++
+			if !slices.ContainsFunc(needs.Look(t.Context(), needs.Machine{}, []string{verb}), func(n needs.Finding) bool { return n.What == "certificate authorities" }) {
+				t.Errorf("%s fetches, and doctor does not look for the authorities:%s", cmd.CommandPath(), flag)
+			}
+		}
+	}
+	for _, cmd := range newRootCommand().Commands() {
+		check(cmd.Name(), cmd)
+	}
+	if found < 4 {
+		t.Errorf("only %d flags name such places", found)
+	}
+}
+
+// The page names all that need anything, since it says that others need nothing.
+func TestInstallPageNamesTheVerbs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(page), "| what is looked for |")
+	list, _, _ = strings.Cut(list, "\n\n")
+	for _, verb := range needs.Verbs() {
+		if !strings.Contains(list, "`"+verb+"`") {
+			t.Errorf("its table lacks %s", verb)
+		}
+	}
 }
 
 // What needs something is a verb.
