@@ -6,7 +6,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -54,23 +56,39 @@ func writeManual(root *cobra.Command, folder string) error {
 			return err
 		}
 	}
+	date, err := pageDate(os.Getenv("SOURCE_DATE_EPOCH"))
+	if err != nil {
+		return err
+	}
 	root.DisableAutoGenTag = true // It would have today's date.
-	return writePages(root, pages)
+	return writePages(root, pages, date)
+}
+
+// pageDate is the date of pages, in UTC: of one moment, a page has the month of each time zone otherwise. Without an epoch it is today.
+func pageDate(epoch string) (time.Time, error) {
+	if epoch == "" {
+		return time.Now().UTC(), nil
+	}
+	seconds, err := strconv.ParseInt(epoch, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("SOURCE_DATE_EPOCH %q: want seconds since 1970", epoch)
+	}
+	return time.Unix(seconds, 0).UTC(), nil
 }
 
 // writePages writes the page of a command and of all below it.
-func writePages(cmd *cobra.Command, dir string) error {
+func writePages(cmd *cobra.Command, dir string, date time.Time) error {
 	for _, sub := range cmd.Commands() {
 		if !sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
 			continue
 		}
-		if err := writePages(sub, dir); err != nil {
+		if err := writePages(sub, dir, date); err != nil {
 			return err
 		}
 	}
 	cmd.Long, cmd.Short = markdown(cmd.Long), markdown(cmd.Short)
 	var page bytes.Buffer
-	if err := doc.GenMan(cmd, &doc.GenManHeader{Section: "1", Source: "Hullmark", Manual: "Hullmark"}, &page); err != nil {
+	if err := doc.GenMan(cmd, &doc.GenManHeader{Section: "1", Date: &date, Source: "Hullmark", Manual: "Hullmark"}, &page); err != nil {
 		return err
 	}
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".1"

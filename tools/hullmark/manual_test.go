@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -75,12 +76,22 @@ func TestEveryVerbHasAPage(t *testing.T) {
 	}
 }
 
-// The same program writes the same.
+// The same program writes the same, also at the turn of a month in another time zone.
 func TestManualIsReproducible(t *testing.T) {
-	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
-	if out, err := exec.CommandContext(t.Context(), "diff", "-r", writtenManual(t), writtenManual(t)).CombinedOutput(); err != nil {
+	t.Setenv("SOURCE_DATE_EPOCH", "1701388800") // 2023-12-01 00:00 UTC
+	here := writtenManual(t)
+	zone := time.Local
+	time.Local = time.FixedZone("west", -5*60*60)
+	defer func() { time.Local = zone }()
+	if out, err := exec.CommandContext(t.Context(), "diff", "-r", here, writtenManual(t)).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+func TestManualRefusesADate(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "yesterday")
+	code, out := hullmarkCLI(t, "manual", t.TempDir())
+	wantExit(t, code, exitFailed, out, `SOURCE_DATE_EPOCH "yesterday"`)
 }
 
 // bash itself takes what it is to complete by, and offers verbs.
