@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,19 +95,74 @@ func TestManualRefusesADate(t *testing.T) {
 	wantExit(t, code, exitFailed, out, `SOURCE_DATE_EPOCH "yesterday"`)
 }
 
-// bash itself takes what it is to complete by, and offers verbs.
-func TestBashCompletes(t *testing.T) {
-	file := filepath.Join(writtenManual(t), "completions", "hullmark.bash")
-	if out, err := exec.CommandContext(t.Context(), "bash", "-n", file).CombinedOutput(); err != nil {
-		t.Errorf("%v (apt-get install bash)\n%s", err, out)
-	}
+// doctor offers the verbs that need something, and no files.
+func TestDoctorCompletes(t *testing.T) {
 	code, out := hullmarkCLI(t, cobra.ShellCompRequestCmd, "doctor", "")
 	wantExit(t, code, 0, out, "build\n", "reproduce\n", ":4\n")
-	for _, name := range []string{"hullmark.zsh", "hullmark.fish"} {
-		text, err := os.ReadFile(filepath.Join(filepath.Dir(file), name))
-		if err != nil || !bytes.Contains(text, []byte("hullmark")) {
-			t.Errorf("%s: %.100q, %v", name, text, err)
-		}
+}
+
+// asProgram is set where this test's own binary is to be hullmark itself.
+const asProgram = "HULLMARK_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		os.Exit(run(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// askBash has bash complete as a tab does, by the package bash-completion and the file $1.
+const askBash = `
+. /usr/share/bash-completion/bash_completion
+. "$1"
+complete -p hullmark
+COMP_WORDS=(hullmark log wit) COMP_CWORD=2 COMP_LINE="hullmark log wit" COMP_POINT=16 COMP_TYPE=9
+__start_hullmark
+printf '%s\n' "${COMPREPLY[@]}"
+`
+
+// askZsh has another zsh, on a terminal, complete by the folder $1 after a tab, and waits for the whole word.
+const askZsh = `
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; PS1=rea''dy"
+zpty -r shell said '*ready*'
+zpty -w -n shell $'hullmark log wit\t'
+zpty -r shell said '*witness*'
+print -r -- "$said"
+`
+
+// Each shell itself, as Debian has it, asks hullmark how a verb goes on. A shell that is not answered is stopped.
+func TestShellsComplete(t *testing.T) {
+	completions := filepath.Join(writtenManual(t), "completions")
+	programs := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hullmark := "#!/bin/sh\n" + asProgram + "=1 exec '" + self + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(programs, "hullmark"), []byte(hullmark), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(completions, "hullmark.zsh"), filepath.Join(completions, "_hullmark")); err != nil { // The name that zsh looks for.
+		t.Fatal(err)
+	}
+	for shell, command := range map[string][]string{
+		"bash": {"bash", "--norc", "-c", askBash, "bash", completions + "/hullmark.bash"},
+		"zsh":  {"zsh", "-fc", askZsh, "zsh", completions},
+		"fish": {"fish", "--no-config", "-c", "source " + completions + "/hullmark.fish; complete -C 'hullmark log wit'"},
+	} {
+		t.Run(shell, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+			cmd.WaitDelay = time.Second // What the shell started may hold its output.
+			cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "HOME="+t.TempDir(), "TERM=xterm")
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "witness") {
+				t.Errorf("%v (apt-get install bash-completion fish zsh)\n%s", err, out)
+			}
+		})
 	}
 }
 
