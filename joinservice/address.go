@@ -19,6 +19,14 @@ type Refusal struct {
 	Condition *hullmark.Condition `json:"condition"`
 }
 
+// String names the address and the code of what it was refused for, as far as a record has one.
+func (r Refusal) String() string {
+	if r.Condition == nil {
+		return "refused: " + r.Address.String()
+	}
+	return r.Condition.Root().Code + ": " + r.Address.String()
+}
+
 // CanonicalAddress returns the one form in which an address is claimed and compared: IPv4 as such, and without a zone.
 func CanonicalAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 

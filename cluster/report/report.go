@@ -213,7 +213,7 @@ func (r Report) node(policy measurements.Policy, m operate.Machine, now time.Tim
 		notes("slot %s is on trial", u.Running)
 	}
 	for _, refused := range m.Refused {
-		notes("%s: %s", refused.Condition.Root().Code, refused.Address)
+		notes("%v", refused)
 	}
 	return n
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
+// maxText is the length of a text that is written, in characters.
+const maxText = 4096
+
 // WriteText writes a table of the registers, what it rests on, and a paragraph for each register that differs. It is safe for a terminal.
 func (e Explanation) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -16,7 +19,7 @@ func (e Explanation) WriteText(w io.Writer) error {
 	for _, r := range e.Registers {
 		fmt.Fprintf(t, "%v\t%s\t%s\t%s\n", r.Register, shortValue(r.Expected), shortValue(r.Measured), e.resultText(r))
 	}
-	fmt.Fprintf(t, "\n%s\n", webpage.Printable(e.proof()))
+	fmt.Fprintf(t, "\n%s\n", webpage.Line(e.proof(), maxText))
 	if e.Builders != nil {
 		fmt.Fprintf(t, "the document: %s\n", e.Builders)
 	}
@@ -48,7 +51,7 @@ func (r Register) writeText(w io.Writer) error {
 		if line[1] == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "  %-16s  %s\n", line[0], webpage.Printable(line[1])); err != nil {
+		if _, err := fmt.Fprintf(w, "  %-16s  %s\n", line[0], webpage.Line(line[1], maxText)); err != nil {
 			return err
 		}
 	}

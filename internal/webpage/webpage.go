@@ -36,22 +36,42 @@ func MustParse(page string) *template.Template {
 	return template.Must(t.New("page").Parse(page))
 }
 
-// Printable leaves out control and formatting characters other than line feed and tab.
+// invisible reports whether a character of a text shows nothing, or changes how others are shown. Some letters and marks do: they are
+// printable by their category, and a name with one looks like another (Unicode's DerivedCoreProperties, Default_Ignorable_Code_Point;
+// the blank pattern of Braille and the null notehead have an empty glyph besides).
+func invisible(r rune) bool {
+	return !unicode.IsPrint(r) || unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) || r == '\u2800' || r == '\U0001d159'
+}
+
+// Printable leaves out control, formatting and invisible characters other than line feed and tab. Of whoever may write lines of
+// their own, it keeps these: a value has Line.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+		if r != '\n' && r != '\t' && invisible(r) {
 			return -1
 		}
 		return r
 	}, text)
 }
 
-// Clean makes a text of whoever it is from fit to show: one line, without control, formatting and invisible characters, of at
-// most 240 characters.
-func Clean(text string) string {
-	text = Printable(strings.Join(strings.Fields(text), " "))
-	if runes := []rune(text); len(runes) > maxWords {
-		return string(runes[:maxWords-1]) + "…"
+// Line makes a text of whoever it is from one line, without control, formatting and invisible characters, of at most so many
+// characters: it cannot pass for a line, or a column, of whoever prints it.
+func Line(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case invisible(r):
+			return -1
+		}
+		return r
+	}, text)
+	text = strings.Join(strings.Fields(text), " ")
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
 	}
 	return text
 }
+
+// Clean is the Line of a text that a page shows.
+func Clean(text string) string { return Line(text, maxWords) }

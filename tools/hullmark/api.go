@@ -88,7 +88,7 @@ is named.`,
 					return err
 				}
 				for _, w := range all {
-					fmt.Fprintln(cmd.ErrOrStderr(), printable("withdrawn: "+w.Name+": "+w.What))
+					fmt.Fprintln(cmd.ErrOrStderr(), oneLine("withdrawn: "+w.Name+": "+w.What))
 				}
 				return api.PushPolicy(cmd.Context())
 			})

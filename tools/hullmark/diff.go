@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -121,7 +122,10 @@ func writeComparison(w io.Writer, output string, r inspect.Comparison, a, b stri
 			fmt.Fprintf(t, "%s\n", d.Kind)
 			before = d.Kind
 		}
-		name, x, y := printable(d.Name), printable(d.A), printable(d.B)
+		name, x, y := oneLine(d.Name), oneLine(d.A), oneLine(d.B)
+		if x == y { // They differ in what is not shown.
+			x, y = strconv.QuoteToASCII(d.A), strconv.QuoteToASCII(d.B)
+		}
 		switch {
 		case x == "":
 			fmt.Fprintf(t, "  + %s\t%s\n", name, y)
@@ -132,7 +136,7 @@ func writeComparison(w io.Writer, output string, r inspect.Comparison, a, b stri
 		}
 	}
 	for _, n := range r.NotCompared {
-		fmt.Fprintf(t, "%s\n  not compared: %s\n", n.Kind, printable(n.Reason))
+		fmt.Fprintf(t, "%s\n  not compared: %s\n", n.Kind, oneLine(n.Reason))
 	}
 	return t.Flush()
 }

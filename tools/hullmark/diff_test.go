@@ -159,6 +159,18 @@ func TestDiffOfEqualImages(t *testing.T) {
 	}
 }
 
+// What an image holds writes no lines of its own, and what differs only in what is not shown is told all the same.
+func TestDiffIsPrinted(t *testing.T) {
+	var out strings.Builder
+	r := inspect.Comparison{Differences: []inspect.Difference{{Kind: "file", Name: "/etc/a\n  + /etc/b", A: "quiet", B: "quiet \u3164"}, {Kind: "file", Name: "/etc/c", A: "one", B: "two"}}}
+	if err := writeComparison(&out, "text", r, "a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 3 || !strings.Contains(lines[1], `"quiet"`) || !strings.Contains(lines[1], `"quiet \u3164"`) || !strings.Contains(lines[2], "-> two") {
+		t.Errorf("it prints\n%s", out.String())
+	}
+}
+
 func TestDiffRefuses(t *testing.T) {
 	a := diffImage(t, map[string]string{"etc/a": "a"}, "quiet")
 	b := diffImage(t, map[string]string{"etc/b": "b"}, "quiet")

@@ -98,7 +98,7 @@ Nothing is fetched, and nothing is trusted: the verdict says which file a policy
 
 // writeCA tells of a CA's certificate.
 func writeCA(t io.Writer, c *x509.Certificate) {
-	fmt.Fprintf(t, "CA\t%s\n", printable(c.Subject.String()))
+	fmt.Fprintf(t, "CA\t%s\n", oneLine(c.Subject.String()))
 	known := "no"
 	if ca, ok := ekcert.Find(c); ok {
 		known = "as " + ca.Maker + "'s"
@@ -111,7 +111,7 @@ func writeCA(t io.Writer, c *x509.Certificate) {
 
 // writeEKCertificate tells of an endorsement key's certificate, and where it leads by those that are at hand.
 func writeEKCertificate(t io.Writer, c *ekcert.Certificate, atHand []*x509.Certificate) {
-	fmt.Fprintf(t, "TPM\t%s %s, firmware %s\n", printable(c.TPM.MakerName()), printable(c.TPM.Model), printable(c.TPM.Version))
+	fmt.Fprintf(t, "TPM\t%s %s, firmware %s\n", oneLine(c.TPM.MakerName()), oneLine(c.TPM.Model), oneLine(c.TPM.Version))
 	writeValidity(t, c.Certificate)
 	writeIssuer(t, c.Certificate)
 	fmt.Fprintf(t, "leads to\t%s\n\n", verdict(c, atHand))
@@ -123,16 +123,16 @@ func writeValidity(t io.Writer, c *x509.Certificate) {
 
 // writeIssuer says who signed a certificate, and where that one's certificate is said to be: for a person to fetch, not for us.
 func writeIssuer(t io.Writer, c *x509.Certificate) {
-	fmt.Fprintf(t, "issued by\t%s\n", printable(c.Issuer.String()))
+	fmt.Fprintf(t, "issued by\t%s\n", oneLine(c.Issuer.String()))
 	if len(c.IssuingCertificateURL) > 0 {
-		fmt.Fprintf(t, "issuer's own\t%s\n", printable(strings.Join(c.IssuingCertificateURL, " ")))
+		fmt.Fprintf(t, "issuer's own\t%s\n", oneLine(strings.Join(c.IssuingCertificateURL, " ")))
 	}
 }
 
 // verdict says in one sentence where a certificate leads, and by which flag a policy could name that.
 func verdict(c *ekcert.Certificate, atHand []*x509.Certificate) string {
 	if err := c.CheckUse(); err != nil {
-		return "nobody: " + printable(err.Error())
+		return "nobody: " + oneLine(err.Error())
 	}
 	standing := c.Judge(atHand)
 	switch signed, known := standing.Signer != nil, standing.Known != nil; {
@@ -143,7 +143,7 @@ func verdict(c *ekcert.Certificate, atHand []*x509.Certificate) string {
 	case known:
 		return fmt.Sprintf("%s of %s, by the certificates that the TPM shows (--ek-root)", standing.Known.Name, standing.Known.Maker)
 	case signed:
-		return printable(standing.Signer.Subject.String()) + ", which signed it itself (--ek-ca), and is not known"
+		return oneLine(standing.Signer.Subject.String()) + ", which signed it itself (--ek-ca), and is not known"
 	}
 	return "nobody yet: fetch its issuer's certificate from where its maker publishes it, and name the file (--ca)"
 }
@@ -171,7 +171,7 @@ func writeEK(t io.Writer, ek shownEK, atHand []*x509.Certificate) {
 		err = errNoEK
 	}
 	if err != nil {
-		fmt.Fprintf(t, "certificate\t%s\n", printable(err.Error()))
+		fmt.Fprintf(t, "certificate\t%s\n", oneLine(err.Error()))
 	}
 	if len(ek.certificate) == 0 {
 		fmt.Fprintln(t)
@@ -179,7 +179,7 @@ func writeEK(t io.Writer, ek shownEK, atHand []*x509.Certificate) {
 	}
 	c, err := ekcert.Parse(ek.certificate)
 	if err != nil {
-		fmt.Fprintf(t, "certificate\tcannot be read: %s\n\n", printable(err.Error()))
+		fmt.Fprintf(t, "certificate\tcannot be read: %s\n\n", oneLine(err.Error()))
 		return
 	}
 	writeEKCertificate(t, c, atHand)

@@ -106,9 +106,9 @@ func writeEndpoint(out io.Writer, r operate.EndpointReport) error {
 	for _, s := range r.Servers {
 		switch {
 		case s.Unreached != nil:
-			fmt.Fprintf(t, "%s\t%s\tnot reached from here: %s\n", s.Name, s.Address, printable(s.Unreached.Error()))
+			fmt.Fprintf(t, "%s\t%s\tnot reached from here: %s\n", s.Name, s.Address, oneLine(s.Unreached.Error()))
 		case s.Missing != "":
-			fmt.Fprintf(t, "%s\t%s\tdoes not serve %s yet\tcertificate until %s\n", s.Name, s.Address, s.Missing, s.Certificate.NotAfter.UTC().Format("2006-01-02"))
+			fmt.Fprintf(t, "%s\t%s\tdoes not serve %s yet\tcertificate until %s\n", s.Name, s.Address, oneLine(s.Missing), s.Certificate.NotAfter.UTC().Format("2006-01-02"))
 		default:
 			fmt.Fprintf(t, "%s\t%s\tserves it\tcertificate until %s\n", s.Name, s.Address, s.Certificate.NotAfter.UTC().Format("2006-01-02"))
 		}

@@ -138,7 +138,7 @@ func (o *eventlogOptions) show(w io.Writer, log pcrs.Log) error {
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, e := range log.Events {
-		fmt.Fprintf(table, "%v\t%v\t%s\t%s\n", e.Register, e.Type, shortDigest(e, log.Banks), printable(e.What()))
+		fmt.Fprintf(table, "%v\t%v\t%s\t%s\n", e.Register, e.Type, shortDigest(e, log.Banks), oneLine(e.What()))
 	}
 	if err := table.Flush(); err != nil {
 		return err

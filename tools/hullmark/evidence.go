@@ -152,17 +152,17 @@ func writeEvidence(out io.Writer, output string, r recorded.Result) error {
 		return writeJSON(out, r)
 	}
 	for _, f := range r.Says {
-		fmt.Fprintf(out, "%-16s %s\n", f.Name, printable(f.Value))
+		fmt.Fprintf(out, "%-16s %s\n", f.Name, oneLine(f.Value))
 	}
 	fmt.Fprintln(out)
 	for _, c := range r.Checked {
 		fmt.Fprintln(out, "checked:", c)
 	}
 	for _, reason := range r.Reasons {
-		fmt.Fprintf(out, "refused (%s): %s\n", reason.Code, printable(reason.String()))
+		fmt.Fprintf(out, "refused (%s): %s\n", reason.Code, oneLine(reason.String()))
 	}
 	for _, reason := range r.Strict {
-		fmt.Fprintf(out, "strict demands would refuse (%s): %s\n", reason.Code, printable(reason.String()))
+		fmt.Fprintf(out, "strict demands would refuse (%s): %s\n", reason.Code, oneLine(reason.String()))
 	}
 	for _, c := range r.NotChecked {
 		fmt.Fprintln(out, "not checked:", c)

@@ -107,7 +107,7 @@ func checkFolder(folder string, files []export.File) error {
 	}
 	for _, entry := range entries {
 		if !slices.ContainsFunc(files, func(f export.File) bool { return f.Name == entry.Name() }) {
-			return fmt.Errorf("%s holds %s, which this export would not replace; name an empty folder", folder, printable(entry.Name()))
+			return fmt.Errorf("%s holds %s, which this export would not replace; name an empty folder", folder, oneLine(entry.Name()))
 		}
 	}
 	return nil

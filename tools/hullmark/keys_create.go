@@ -89,7 +89,7 @@ func (o *keysOptions) check(dir string) error {
 }
 
 func (o *keysOptions) create(ctx context.Context, dir string, out, notes io.Writer) error {
-	if o.name == "" || len(o.name) > 50 || printable(o.name) != o.name {
+	if o.name == "" || len(o.name) > 50 || oneLine(o.name) != o.name {
 		return withCode(exitUsage, fmt.Errorf("keys create: --name %q: want 1 to 50 printable bytes", o.name))
 	}
 	if err := o.check(dir); err != nil {
@@ -149,7 +149,7 @@ func (s keySet) publish(dir string, out io.Writer) error {
 		return err
 	}
 	for _, k := range []bootKey{s.platform, s.exchange, s.image} {
-		fmt.Fprintf(out, "%-4s %s, serial %x\n", k.name, printable(k.certificate.Subject.CommonName), k.certificate.SerialNumber)
+		fmt.Fprintf(out, "%-4s %s, serial %x\n", k.name, oneLine(k.certificate.Subject.CommonName), k.certificate.SerialNumber)
 	}
 	_, err := fmt.Fprintln(out, filepath.Join(dir, varsFile))
 	return err

@@ -186,10 +186,10 @@ func showLearned(out io.Writer, file string) error {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	for _, e := range events {
-		fmt.Fprintf(out, "%v  %s\n", e.Register, printable(e.What()))
+		fmt.Fprintf(out, "%v  %s\n", e.Register, oneLine(e.What()))
 	}
 	for _, u := range open {
-		fmt.Fprintf(out, "%v  open: %s\n", u.Register, printable(u.Reason))
+		fmt.Fprintf(out, "%v  open: %s\n", u.Register, oneLine(u.Reason))
 	}
 	_, err = fmt.Fprintln(out, `
 This is what the machine claims. A document that is made of it (hullmark measure --log) is met by machines that measure the same; that their firmware is a good

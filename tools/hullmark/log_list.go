@@ -174,7 +174,7 @@ func (o *logListOptions) write(out io.Writer, l loggedReleases, witnesses int) e
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "entry\timage\trelease\tsvn\tdocument\tkey\t\n")
 	for _, e := range l.Entries {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%v\t%.12v…\t%s\n", e.Index, printable(e.Image), printable(e.Release), e.SVN, e.Document, e.Key.String(), e.Standing)
+		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%v\t%.12v…\t%s\n", e.Index, oneLine(e.Image), oneLine(e.Release), e.SVN, e.Document, e.Key.String(), e.Standing)
 	}
 	return t.Flush()
 }

@@ -206,12 +206,12 @@ func firmwareOf(m measurements.Machine) string {
 func writeDocumentTable(w io.Writer, d measurements.Document) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "image\t%s %s\nrelease\t%s\nKubernetes\t%v, etcd %v\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%s\nsecurity version\t%d\n\n",
-		printable(d.Image.ID), printable(d.Image.Version), printable(d.Name), d.Image.Kubernetes, d.Image.Etcd, d.Image.RootHash, d.Image.UKI, printable(d.Image.Stub), firmwareOf(d.Machine), d.SVN)
+		oneLine(d.Image.ID), oneLine(d.Image.Version), oneLine(d.Name), d.Image.Kubernetes, d.Image.Etcd, d.Image.RootHash, d.Image.UKI, oneLine(d.Image.Stub), firmwareOf(d.Machine), d.SVN)
 	for _, r := range d.Registers {
 		bank := r.Register.In(pcrs.SHA256)
 		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[bank])
 		for _, e := range r.Events {
-			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[bank].String()[:16], printable(e.Source.String()), e.Origin)
+			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[bank].String()[:16], oneLine(e.Source.String()), e.Origin)
 		}
 	}
 	for _, u := range d.NotPredicted {

@@ -51,10 +51,10 @@ by --gone, also after it was removed.`,
 // tellRemoved tells what was removed, what the machine has still, and what admits it.
 func tellRemoved(out io.Writer, r operate.Removed, now time.Time) {
 	if r.Freed {
-		fmt.Fprintf(out, "the name %s is free\n", printable(r.Machine.Name))
+		fmt.Fprintf(out, "the name %s is free\n", oneLine(r.Machine.Name))
 		return
 	}
-	fmt.Fprintf(out, "node %s (%s) is forgotten; %s\n", r.Machine.Name, r.Machine.EKID, fateOf(r.Machine.Record))
+	fmt.Fprintf(out, "node %s (%s) is forgotten; %s\n", oneLine(r.Machine.Name), r.Machine.EKID, fateOf(r.Machine.Record))
 	tellRest(out, r, now)
 	switch {
 	case r.Member != "":
@@ -76,7 +76,7 @@ func tellRest(out io.Writer, r operate.Removed, now time.Time) {
 	}
 	fmt.Fprintf(out, "its kubelet may have a certificate until %s, in %v: with that it reads what every node may (Services and Endpoints), and no Secret; it makes no Node, and renews nothing\n",
 		until.Local().Format(time.RFC3339), until.Sub(now).Round(time.Minute))
-	fmt.Fprintf(out, "until then no machine gets the name %s, this one included; if nobody else can have its certificates: hullmark node remove %s --gone\n", machine.Name, machine.Name)
+	fmt.Fprintf(out, "until then no machine gets the name %s, this one included; if nobody else can have its certificates: hullmark node remove %s --gone\n", oneLine(machine.Name), oneLine(machine.Name))
 }
 
 // fateOf says what becomes of the disk of a machine that is forgotten.
@@ -134,7 +134,7 @@ tell the two machines apart: as long as it may live, the old machine has to be s
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "machine %s is node %s from its next boot on, with disk %s\n", rebind.New, machine.Name, machine.Record.Disk)
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "machine %s is node %s from its next boot on, with disk %s\n", rebind.New, oneLine(machine.Name), machine.Record.Disk)
 				return err
 			})
 		},

@@ -63,8 +63,8 @@ func writeNodes(out io.Writer, nodes []operate.Machine, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tkubernetes\tslot\tdisk\tepoch\tseen\tcondition\n")
 	for _, n := range nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Platform.Trust)),
-			imageOf(n), n.Kubernetes, slotOf(n.Update), diskOf(n.Record), epochOf(n.Record), ago(n.Seen, now), conditionOf(n))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\t%s\n", oneLine(n.Name), oneLine(string(n.Role)), oneLine(string(n.State)), oneLine(string(n.Platform.Trust)),
+			oneLine(imageOf(n)), n.Kubernetes, slotOf(n.Update), diskOf(n.Record), epochOf(n.Record), ago(n.Seen, now), conditionOf(n))
 	}
 	return t.Flush()
 }
@@ -102,11 +102,11 @@ func slotOf(u *hullmark.UpdateStatus) string {
 	case u == nil:
 		return "-"
 	case u.Running != u.Default:
-		return printable(u.Running + ", on trial")
+		return oneLine(u.Running + ", on trial")
 	case u.Phase != hullmark.UpdateIdle:
-		return printable(u.Running + ", the other " + string(u.Phase))
+		return oneLine(u.Running + ", the other " + string(u.Phase))
 	}
-	return printable(u.Running)
+	return oneLine(u.Running)
 }
 
 // ago says how long ago a moment was.
@@ -129,7 +129,7 @@ func conditionOf(n operate.Machine) string {
 		text = strings.TrimSuffix("old root; "+text, "; ")
 	}
 	for _, r := range n.Refused {
-		text = strings.TrimPrefix(fmt.Sprintf("%s; %s: %s", text, r.Condition.Root().Code, r.Address), "; ")
+		text = strings.TrimPrefix(fmt.Sprintf("%s; %v", text, r), "; ")
 	}
-	return printable(text)
+	return oneLine(text)
 }

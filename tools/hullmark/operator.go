@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -21,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/internal/nodump"
+	"github.com/hullmark/hullmark/internal/webpage"
 	"github.com/hullmark/hullmark/joinservice"
 )
 
@@ -148,18 +148,19 @@ func (o *operatorOptions) at(notes io.Writer) operate.Node {
 
 // lines prints each line of progress, safe for a terminal.
 func lines(notes io.Writer) operate.Progress {
-	return func(line string) { fmt.Fprintln(notes, printable(line)) }
+	return func(line string) { fmt.Fprintln(notes, oneLine(line)) }
 }
 
-// printable makes text from a node safe for a terminal: control characters other than line feed and tab are left out.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, text)
-}
+// printable makes text that has lines of its own safe for a terminal: of control, formatting and invisible characters line feed and
+// tab are kept alone.
+func printable(text string) string { return webpage.Printable(text) }
+
+// maxLine is the length of a value that is printed, in characters.
+const maxLine = 4096
+
+// oneLine makes a value safe for a terminal that a record, a node, a file or an archive says: whoever wrote it writes no line and no
+// column of what is printed about it.
+func oneLine(text string) string { return webpage.Line(text, maxLine) }
 
 // told is a condition as an error that says all of it, one line for each part.
 type told struct{ condition *hullmark.Condition }
@@ -170,16 +171,16 @@ func (e told) Unwrap() error { return e.condition }
 func (e told) Error() string {
 	root := e.condition.Root()
 	lines := []string{
-		fmt.Sprintf("%s (%s)", printable(root.Title), printable(root.Code)),
-		"  step:     " + printable(root.Step),
+		fmt.Sprintf("%s (%s)", oneLine(root.Title), oneLine(root.Code)),
+		"  step:     " + oneLine(root.Step),
 	}
 	if root.Expected != "" || root.Got != "" {
-		lines = append(lines, "  expected: "+printable(root.Expected), "  got:      "+printable(root.Got))
+		lines = append(lines, "  expected: "+oneLine(root.Expected), "  got:      "+oneLine(root.Got))
 	}
 	for _, title := range e.condition.Prevented() {
-		lines = append(lines, "  so:       "+printable(title))
+		lines = append(lines, "  so:       "+oneLine(title))
 	}
-	return strings.Join(append(lines, "  next:     "+printable(root.Next)), "\n")
+	return strings.Join(append(lines, "  next:     "+oneLine(root.Next)), "\n")
 }
 
 // refusals are the codes by which a node denies its operator what the certificate of the call is not made for.

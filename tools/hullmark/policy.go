@@ -83,7 +83,7 @@ func (o *policyOptions) tellChange(out io.Writer, c *cluster.Cluster, changed st
 			return err
 		}
 		if !agreement.Met() {
-			warning += fmt.Sprintf("warning: no machine that boots release %s gets a ticket: %v (hullmark policy add document --attestation)\n", printable(d.Name), agreement)
+			warning += fmt.Sprintf("warning: no machine that boots release %s gets a ticket: %v (hullmark policy add document --attestation)\n", oneLine(d.Name), agreement)
 		}
 	}
 	_, err = fmt.Fprintf(out, "%s\npolicy version %d: %d documents from security version %d, %d members, %d groups\n%snext: %s\n",

@@ -99,7 +99,7 @@ func writeAdmitted(t io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	fmt.Fprintf(t, "\ndocument\timage\tenforced\n")
 	for _, a := range policy.Documents {
 		document, _ := measurements.Parse(c.Documents[a.Document]) // Of none, what has to match of every document is shown.
-		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, images[a.Document], operate.Enforced(document, a))
+		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, oneLine(images[a.Document]), operate.Enforced(document, a))
 	}
 	if policy.Builders.Threshold > 0 {
 		writeTable(t, "document\tsigned by its builders", policy.Documents, func(a measurements.Accepted) {
@@ -117,7 +117,7 @@ func writeAdmitted(t io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 		fmt.Fprintf(t, "%s\t%s\t%s\n", m.Name, m.Role, m.EKID)
 	}
 	writeTable(t, "group\tat most\tsubject of the endorsement key's certificate\tsigned by", policy.Groups, func(g measurements.Group) {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", g.Name, g.Max, printable(operate.SubjectOf(g)), printable(operate.AuthoritiesOf(g)))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", g.Name, g.Max, oneLine(operate.SubjectOf(g)), oneLine(operate.AuthoritiesOf(g)))
 	})
 }
 

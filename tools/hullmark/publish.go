@@ -215,7 +215,7 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 	if err := writeWhole(o.out, signed, 0o644); err != nil {
 		return fmt.Errorf("fetch: %w", err)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: image %s %s, security version %d\n", o.out, printable(document.Image.ID), printable(document.Image.Version), document.SVN)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: image %s %s, security version %d\n", o.out, oneLine(document.Image.ID), oneLine(document.Image.Version), document.SVN)
 	return err
 }
 

@@ -178,7 +178,7 @@ func readFolder(folder string) (map[string][]byte, error) {
 			return err
 		}
 		if !entry.Type().IsRegular() || len(files) == maxEarlier {
-			return fmt.Errorf("%s: no folder of an earlier render: it holds other things than files, or too many", printable(name))
+			return fmt.Errorf("%s: no folder of an earlier render: it holds other things than files, or too many", oneLine(name))
 		}
 		files[name], err = readBounded(filepath.Join(folder, name), measurements.MaxPolicy)
 		return err

@@ -101,7 +101,7 @@ func (o *reportOptions) write(out io.Writer, r report.Report, earlier *report.Re
 	case err != nil:
 		return err
 	case r.Unread != "":
-		return withCode(exitMismatch, errors.New(r.Unread))
+		return withCode(exitMismatch, errors.New(oneLine(r.Unread)))
 	case failed > 0:
 		return withCode(exitMismatch, fmt.Errorf("%d of %d nodes are not what they should be", failed, len(r.Nodes)))
 	}
@@ -115,12 +115,12 @@ func writeClusterReport(out io.Writer, r report.Report, earlier *report.Report) 
 		r.Policy.Version, len(r.Policy.Releases), len(r.Nodes), failed, attention)
 	for _, release := range r.Policy.Releases {
 		if release.Against != "" {
-			fmt.Fprintf(out, "release %s: %s\n", printable(release.Name), printable(release.Against))
+			fmt.Fprintf(out, "release %s: %s\n", oneLine(release.Name), oneLine(release.Against))
 		}
 	}
 	for _, n := range r.Nodes {
 		for _, line := range n.Attention {
-			fmt.Fprintf(out, "node %s: %s\n", printable(n.Name), printable(line))
+			fmt.Fprintf(out, "node %s: %s\n", oneLine(n.Name), oneLine(line))
 		}
 	}
 	if earlier == nil {
@@ -132,7 +132,7 @@ func writeClusterReport(out io.Writer, r report.Report, earlier *report.Report) 
 		lines = []string{"nothing changed"}
 	}
 	for _, line := range lines {
-		if _, err := fmt.Fprintln(out, "  "+printable(line)); err != nil {
+		if _, err := fmt.Fprintln(out, "  "+oneLine(line)); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/upgrade"
 )
 
 // reported is the report of a cluster of three machines, one of which stopped, and one of which wants to be looked at.
@@ -90,5 +94,87 @@ func TestReportIsWritten(t *testing.T) {
 	} {
 		code, output := hullmarkCLI(t, append([]string{"report", "--cluster", file}, c.args...)...)
 		wantExit(t, code, c.code, name+": "+output, c.want)
+	}
+}
+
+// TestRecordsWriteNoLines has whoever writes records, or a node, say lines of its own: in whatever is printed of them a value stays one.
+func TestRecordsWriteNoLines(t *testing.T) {
+	const hostile, shown = "n\nnode z: all\r\n\tis\u2028well\u202e\u3164\x1b", "n node z: all is well"
+	now := time.Now()
+	condition := func(text string) *hullmark.Condition {
+		return &hullmark.Condition{Code: text, Title: text, Step: text, Expected: text, Got: text, Next: text, Because: &hullmark.Condition{Code: text, Title: text, Step: text, Got: text, Next: text}}
+	}
+	machine := func(text string) joinservice.Machine {
+		return joinservice.Machine{
+			Name: text, Role: hullmark.Role(text), State: joinservice.MachineState(text), Platform: hullmark.PlatformClaims{Trust: hullmark.TrustClass(text)}, Phase: text,
+			Condition: condition(text), Update: &hullmark.UpdateStatus{Running: text, Phase: hullmark.UpdatePhase(text)},
+			Refused: []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.1"), Condition: condition(text)}},
+		}
+	}
+	r := reported(t)
+	for name, write := range map[string]func(out io.Writer, text string) error{
+		"report": func(out io.Writer, text string) error {
+			r, earlier := r, r
+			r.Policy.Releases = []report.Release{{Name: text, Against: text}}
+			r.Nodes = []report.Node{{Name: text, State: joinservice.MachineState(text), Release: text, Attention: []string{text}}}
+			return writeClusterReport(out, r, &earlier)
+		},
+		"report, unread": func(out io.Writer, text string) error {
+			r := r
+			r.Unread = text
+			_, err := io.WriteString(out, (&reportOptions{}).write(io.Discard, r, nil).Error())
+			return err
+		},
+		"node list": func(out io.Writer, text string) error {
+			return writeNodes(out, []operate.Machine{{Machine: machine(text), Image: text}}, now)
+		},
+		"node remove": func(out io.Writer, text string) error {
+			tellRemoved(out, operate.Removed{Machine: machine(text), CertificateEnds: now.Add(time.Hour)}, now)
+			return nil
+		},
+		"update status": func(out io.Writer, text string) error {
+			return writeSlots(out, hullmark.UpdateStatus{Running: text, Default: text, Phase: hullmark.UpdatePhase(text), Failed: condition(text)})
+		},
+		"upgrade plan": func(out io.Writer, text string) error {
+			return writePlan(out, upgrade.Plan{
+				Spec: upgrade.Spec{Release: text, Sources: []string{text}}, Notes: []string{text}, Against: []*hullmark.Condition{condition(text)},
+				Steps: []upgrade.Step{{Node: text, Role: hullmark.Role(text), Pool: text, Attended: true}},
+			})
+		},
+		"upgrade status": func(out io.Writer, text string) error {
+			spec := upgrade.Spec{ID: text, Action: hullmark.UpdateRestart, Reason: text}
+			return writeState(out, upgrade.Request{Spec: spec}, upgrade.State{
+				Spec: spec, Phase: upgrade.Phase(text), Waits: text, Failed: condition(text),
+				Nodes: []upgrade.NodeState{{Name: text, Role: hullmark.Role(text), Pool: text, Phase: upgrade.NodePhase(text), Note: text, Failed: condition(text)}},
+			})
+		},
+		"upgrade status, not begun": func(out io.Writer, text string) error {
+			return writeState(out, upgrade.Request{Spec: upgrade.Spec{ID: text, Release: text}}, upgrade.State{})
+		},
+		"upgrade status, followed": func(out io.Writer, text string) error {
+			writeChange(out, upgrade.Change{Node: text, Text: text}, now)
+			return nil
+		},
+		"progress": func(out io.Writer, text string) error {
+			lines(out)(text)
+			return nil
+		},
+		"voucher list": func(out io.Writer, text string) error {
+			v := operate.Voucher{}
+			v.Name, v.Group, v.ProviderID = text, text, text
+			return writeVouchers(out, []operate.Voucher{v})
+		},
+		"a node's condition": func(out io.Writer, text string) error {
+			_, err := io.WriteString(out, told{condition(text)}.Error())
+			return err
+		},
+	} {
+		var got, want bytes.Buffer
+		if err := errors.Join(write(&got, hostile), write(&want, shown)); err != nil {
+			t.Fatal(err)
+		}
+		if got.String() != want.String() || !strings.Contains(want.String(), shown) {
+			t.Errorf("%s: it prints\n%s\nwant\n%s", name, got.String(), want.String())
+		}
 	}
 }

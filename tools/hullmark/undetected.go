@@ -18,6 +18,6 @@ func tellWindow(out io.Writer, nodes []operate.Machine, c *cluster.Cluster, now 
 	if i < 0 || slices.ContainsFunc(nodes[i+1:], isPlane) {
 		return nil
 	}
-	_, err := fmt.Fprintf(out, "%s is the only control plane; of its disk, %s\n", printable(nodes[i].Name), c.Epochs[nodes[i].EKID].UndetectedSince(now))
+	_, err := fmt.Fprintf(out, "%s is the only control plane; of its disk, %s\n", oneLine(nodes[i].Name), c.Epochs[nodes[i].EKID].UndetectedSince(now))
 	return err
 }

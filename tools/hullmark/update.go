@@ -128,7 +128,7 @@ func writeUpdate(out io.Writer, action hullmark.UpdateAction, s hullmark.UpdateS
 	default:
 		text = "the node restarts; hullmark update status tells what became of it"
 	}
-	_, err := fmt.Fprintln(out, printable(text))
+	_, err := fmt.Fprintln(out, oneLine(text))
 	return err
 }
 
@@ -193,12 +193,12 @@ func writeSlots(out io.Writer, s hullmark.UpdateStatus) error {
 		}
 		fmt.Fprintln(out, strings.TrimSpace(fmt.Sprintf("slot %s  %s  %s", slot.name, root, strings.Join(marks, ", "))))
 	}
-	fmt.Fprintf(out, "update  %s", printable(string(s.Phase)))
+	fmt.Fprintf(out, "update  %s", oneLine(string(s.Phase)))
 	if s.Document != (hullmark.DocumentID{}) {
 		fmt.Fprintf(out, " of document %s", s.Document)
 	}
 	if s.Failed != nil {
-		fmt.Fprintf(out, "\n        %s", printable(s.Failed.Error()))
+		fmt.Fprintf(out, "\n        %s", oneLine(s.Failed.Error()))
 	}
 	_, err := fmt.Fprintln(out)
 	return err

@@ -108,7 +108,7 @@ Exit codes: 0 upgraded, 1 failed, 2 usage, 3 the node booted something else, 4 r
 
 // writePlan prints the steps in their order, then what is passed over, and what stands against it.
 func writePlan(out io.Writer, p upgrade.Plan) error {
-	fmt.Fprintln(out, printable(whatOf(p.Spec)))
+	fmt.Fprintln(out, oneLine(whatOf(p.Spec)))
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "batch\tnode\trole\tpool\tpods evicted\taway\t\n")
 	for _, s := range p.Steps {
@@ -119,16 +119,16 @@ func writePlan(out io.Writer, p upgrade.Plan) error {
 		case s.Attended:
 			note = "waits for its operator: hullmark upgrade attend " + s.Node + " --node ADDRESS"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", batch, printable(s.Node), s.Role, cmp.Or(printable(s.Pool), "-"), s.Evicted, awayOf(s.Away), note)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", batch, oneLine(s.Node), oneLine(string(s.Role)), cmp.Or(oneLine(s.Pool), "-"), s.Evicted, awayOf(s.Away), oneLine(note))
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, note := range p.Notes {
-		fmt.Fprintln(out, "note:", printable(note))
+		fmt.Fprintln(out, "note:", oneLine(note))
 	}
 	for _, c := range p.Against {
-		fmt.Fprintf(out, "against it: %s\n", printable(c.Error()))
+		fmt.Fprintf(out, "against it: %s\n", oneLine(c.Error()))
 	}
 	return nil
 }
@@ -152,15 +152,15 @@ func awayOf(d upgrade.Duration) string {
 // writeState prints each node's turn.
 func writeState(out io.Writer, r upgrade.Request, s upgrade.State) error {
 	if s.Spec.ID != r.Spec.ID {
-		_, err := fmt.Fprintf(out, "upgrade %s: %s\nno control plane has begun with it yet\n", r.Spec.ID, printable(whatOf(r.Spec)))
+		_, err := fmt.Fprintf(out, "upgrade %s: %s\nno control plane has begun with it yet\n", oneLine(r.Spec.ID), oneLine(whatOf(r.Spec)))
 		return err
 	}
-	fmt.Fprintf(out, "upgrade %s: %s\n%s since %s%s\n", s.Spec.ID, printable(whatOf(s.Spec)), s.Phase, clock(s.Began), ended(s))
+	fmt.Fprintf(out, "upgrade %s: %s\n%s since %s%s\n", oneLine(s.Spec.ID), oneLine(whatOf(s.Spec)), oneLine(string(s.Phase)), clock(s.Began), ended(s))
 	if s.Waits != "" {
-		fmt.Fprintln(out, "waits:", printable(s.Waits))
+		fmt.Fprintln(out, "waits:", oneLine(s.Waits))
 	}
 	if s.Failed != nil {
-		fmt.Fprintln(out, "stopped:", printable(s.Failed.Error()))
+		fmt.Fprintln(out, "stopped:", oneLine(s.Failed.Error()))
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "node\trole\tpool\tphase\tbegun\trestarted\tback\taway\t\n")
@@ -176,8 +176,8 @@ func writeState(out io.Writer, r upgrade.Request, s upgrade.State) error {
 		if n.Failed != nil {
 			why = n.Failed.Root().Code + "; " + why
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(n.Name), n.Role, cmp.Or(printable(n.Pool), "-"), n.Phase,
-			clock(n.Began), clock(n.Drained), clock(n.Back), away, printable(strings.TrimSuffix(why, "; ")))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", oneLine(n.Name), oneLine(string(n.Role)), cmp.Or(oneLine(n.Pool), "-"), oneLine(string(n.Phase)),
+			clock(n.Began), clock(n.Drained), clock(n.Back), away, oneLine(strings.TrimSuffix(why, "; ")))
 	}
 	return t.Flush()
 }
@@ -202,5 +202,5 @@ func writeChange(out io.Writer, c upgrade.Change, seen time.Time) {
 	if c.Time.IsZero() {
 		c.Time = seen
 	}
-	fmt.Fprintf(out, "%s  %-16s  %s\n", clock(c.Time), printable(cmp.Or(c.Node, "upgrade")), printable(c.Text))
+	fmt.Fprintf(out, "%s  %-16s  %s\n", clock(c.Time), oneLine(cmp.Or(c.Node, "upgrade")), oneLine(c.Text))
 }

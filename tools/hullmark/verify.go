@@ -226,22 +226,22 @@ func (o *verifyOptions) write(out io.Writer, v verified) error {
 	if p := v.Provenance; p != nil {
 		from := "no commit"
 		if p.Commit != "" {
-			from = "commit " + printable(p.Commit)
+			from = "commit " + oneLine(p.Commit)
 		}
 		if p.Changed {
 			from += ", with changes"
 		}
 		by := ""
 		if v.Builders != nil {
-			by = "; signed by " + p.SignedBy + " alone"
+			by = "; signed by " + p.SignedBy
 		}
-		checked = append(checked, "provenance  of the signed disk, from "+from+", by "+printable(p.Builder)+by)
+		checked = append(checked, "provenance  of the signed disk, from "+from+", by "+oneLine(p.Builder)+by)
 	}
 	if v.Log != nil {
 		checked = append(checked, v.Log.String())
 	}
 	_, err := fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nKubernetes %v, etcd %v\nroot hash %v\ndocument %v\n",
-		strings.Join(checked, "\n"), printable(v.Image.ID), printable(v.Image.Version), printable(v.Release), v.SVN,
-		cmp.Or(printable(v.Builder), "an unnamed builder"), v.Image.Kubernetes, v.Image.Etcd, v.Image.RootHash, v.Document)
+		strings.Join(checked, "\n"), oneLine(v.Image.ID), oneLine(v.Image.Version), oneLine(v.Release), v.SVN,
+		cmp.Or(oneLine(v.Builder), "an unnamed builder"), v.Image.Kubernetes, v.Image.Etcd, v.Image.RootHash, v.Document)
 	return err
 }

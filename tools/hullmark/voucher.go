@@ -224,7 +224,7 @@ func writeVouchers(out io.Writer, all []operate.Voucher) error {
 		if v.Expired {
 			until += ", expired"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.Name, v.Group, v.EKID, v.ProviderID, until)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", oneLine(v.Name), oneLine(v.Group), v.EKID, oneLine(v.ProviderID), until)
 	}
 	return t.Flush()
 }
