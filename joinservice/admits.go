@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -11,16 +12,39 @@ import (
 // Admits returns nil if the policy in force admits the machine of a record under the name and role that the record has, or why
 // it does not: nothing admits it any more, or what does gives it another name or role. A machine of a group is held to the
 // group as it is now, by the certificate or the voucher that its record keeps.
-func (s *PolicyStore) Admits(m Machine) error {
-	now := s.inForce.Load()
-	member, ok := now.member(m)
+func (s *PolicyStore) Admits(m Machine) error { return s.inForce.Load().admits(m) }
+
+// Rules say whom a policy admits, prepared for many records: an operator's program holds them to the policy as a join service does.
+type Rules struct{ of *verified }
+
+// NewRules returns the rules of a policy whose signature was checked, by one of the cluster's roots. Groups that this release cannot
+// read admit nobody.
+func NewRules(policy measurements.Policy, root hullmark.ClusterRoot) Rules {
+	v := &verified{policy: policy, first: policy.First(root), members: membersOf(policy)}
+	v.groups, _ = groupsOf(policy)
+	return Rules{v}
+}
+
+// Admits is that of a PolicyStore with this policy.
+func (r Rules) Admits(m Machine) error { return r.of.admits(m) }
+
+func (v *verified) admits(m Machine) error {
+	member, ok := v.member(m)
 	switch {
 	case !ok:
-		return fmt.Errorf("policy version %d admits machine %s no more", now.policy.Version, m.EKID)
+		return fmt.Errorf("policy version %d admits machine %s no more", v.policy.Version, m.EKID)
 	case member.Name != m.Name || member.Role != m.Role:
-		return fmt.Errorf("policy version %d: machine %s is %s %s by now, and was admitted as %s %s", now.policy.Version, m.EKID, member.Role, member.Name, m.Role, m.Name)
+		return fmt.Errorf("policy version %d: machine %s is %s %s by now, and was admitted as %s %s", v.policy.Version, m.EKID, member.Role, member.Name, m.Role, m.Name)
 	}
 	return nil
+}
+
+func membersOf(policy measurements.Policy) map[hullmark.EKID]measurements.Member {
+	members := make(map[hullmark.EKID]measurements.Member, len(policy.Members))
+	for _, m := range policy.Members {
+		members[m.EKID] = m
+	}
+	return members
 }
 
 // member returns the rule for the machine of a record: its own, or the one of a group that admits it.

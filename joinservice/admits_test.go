@@ -1,6 +1,7 @@
 package joinservice_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -38,9 +39,11 @@ func TestMemberIsAdmittedAsRecorded(t *testing.T) {
 		"as it was": {func(p *measurements.Policy) { p.Members = []measurements.Member{worker(m.EKID)} }, ""},
 	} {
 		s.accept(t, c.change, "image")
-		if err := s.policy.Admits(m); c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+		err := s.policy.Admits(m)
+		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v", name, err)
 		}
+		wantRules(t, s, m, err)
 	}
 }
 
@@ -78,9 +81,11 @@ func TestGroupsMachineIsAdmittedAsRecorded(t *testing.T) {
 	} {
 		s.accept(t, groups(func(*measurements.Group) {}), "image") // as at first
 		s.accept(t, func(policy *measurements.Policy) { policy.Members = nil; c.change(policy) }, "image")
-		if err := s.policy.Admits(m); c.legal != (err == nil) {
+		err := s.policy.Admits(m)
+		if c.legal != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		}
+		wantRules(t, s, m, err)
 	}
 	s.accept(t, func(policy *measurements.Policy) { // as at first, whichever came last
 		policy.Members = nil
@@ -97,5 +102,13 @@ func TestGroupsMachineIsAdmittedAsRecorded(t *testing.T) {
 		if err := s.policy.Admits(other); err == nil {
 			t.Errorf("%s: admitted", name)
 		}
+	}
+}
+
+// wantRules has an operator's program hold a record to the policy in force as the join service did.
+func wantRules(t *testing.T, s *site, m joinservice.Machine, want error) {
+	t.Helper()
+	if err := joinservice.NewRules(s.policy.Policy(), s.cluster.ID()).Admits(m); fmt.Sprint(err) != fmt.Sprint(want) {
+		t.Errorf("the policy's rules say %v, the join service %v", err, want)
 	}
 }

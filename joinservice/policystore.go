@@ -116,7 +116,7 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 		return nil, err
 	}
 	e := &verified{
-		policy: policy, encoded: encoded, first: policy.First(s.root), crossCertificates: crossCertificates, roots: roots, members: make(map[hullmark.EKID]measurements.Member, len(policy.Members)),
+		policy: policy, encoded: encoded, first: policy.First(s.root), crossCertificates: crossCertificates, roots: roots, members: membersOf(policy),
 		signed:   SignedPolicy{Envelope: signed.Envelope, Documents: map[measurements.DocumentID][]byte{}},
 		versions: map[measurements.DocumentID]hullmark.Version{},
 	}
@@ -124,7 +124,6 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 		return nil, fmt.Errorf("policy version %d: %w", policy.Version, err)
 	}
 	for _, m := range policy.Members {
-		e.members[m.EKID] = m
 		if m.Role == hullmark.ControlPlane {
 			e.planes = append(e.planes, m)
 		}

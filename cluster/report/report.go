@@ -24,7 +24,8 @@ const Schema = "hullmark.report/v1"
 const Max = 32 << 20
 
 const (
-	// silence is how long a Ready node may say nothing: agents ask for their disk's next number every 12 minutes.
+	// silence is how long a machine may say nothing: agents of Ready nodes ask for their disk's next number every 12 minutes, and what
+	// a machine does before that says how far it is.
 	silence = time.Hour
 	// endsSoon is how long before its end a certificate is told of. Kubelets renew theirs long before.
 	endsSoon = 24 * time.Hour
@@ -119,8 +120,9 @@ func New(c *cluster.Cluster, machines []operate.Machine, unread error, now time.
 	if r.Policy, err = describe(c, policy); err != nil {
 		return Report{}, err
 	}
+	rules := joinservice.NewRules(policy, c.ID())
 	for _, m := range machines {
-		r.Nodes = append(r.Nodes, r.node(policy, m, now))
+		r.Nodes = append(r.Nodes, r.node(policy, rules, m, now))
 	}
 	slices.SortStableFunc(r.Nodes, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.EKID.String(), b.EKID.String()))
@@ -165,7 +167,7 @@ func describe(c *cluster.Cluster, policy measurements.Policy) (Policy, error) {
 }
 
 // node says what a machine is, and what somebody should look at.
-func (r Report) node(policy measurements.Policy, m operate.Machine, now time.Time) Node {
+func (r Report) node(policy measurements.Policy, rules joinservice.Rules, m operate.Machine, now time.Time) Node {
 	n := Node{
 		Name: m.Name, EKID: m.EKID, Role: m.Role, State: m.State, Seen: m.Seen, Document: m.Document, Image: m.Image, Kubernetes: m.Kubernetes,
 		Platform: m.Platform, Disk: m.Record.Disk, Least: m.Record.Least(), Issued: m.Record.Issued, CertificateEnds: m.CertificateEnds, Rotation: m.Rotation,
@@ -176,60 +178,127 @@ func (r Report) node(policy measurements.Policy, m operate.Machine, now time.Tim
 			n.Update = string(u.Phase)
 		}
 	}
-	fails := func(format string, args ...any) {
-		n.Failed = true
-		n.Attention = append(n.Attention, fmt.Sprintf(format, args...))
+	if countedOnly(m) {
+		n.judgeCounted(policy)
+		return n
 	}
-	notes := func(format string, args ...any) { n.Attention = append(n.Attention, fmt.Sprintf(format, args...)) }
-
-	if c := m.Condition; c != nil && (m.State == joinservice.MachineFailed || m.State == joinservice.MachineWaiting) {
-		fails("%s: %s", c.Root().Code, c.Root().Title)
-	} else if m.State == joinservice.MachineFailed {
-		fails("it failed, and did not say why")
-	}
-	r.judgeRelease(&n, fails)
+	n.judgeState(m, now)
+	n.judgeAdmission(policy, rules, m)
+	n.judgeRelease(r.Policy.Releases)
 	for _, least := range policy.Least(m.Role, m.Document) {
 		if m.Record.Issued > 0 && !m.Platform.Trust.AtLeast(least) {
-			fails("its evidence is of class %s, and the policy demands %s: it does not come back from its next boot", m.Platform.Trust, least)
+			n.fails("its evidence is of class %s, and the policy demands %s: it does not come back from its next boot", m.Platform.Trust, least)
 		}
 	}
-	if m.State == joinservice.MachineReady && now.Sub(m.Seen) > silence {
-		fails("it is Ready by its last word, and has said nothing for %v", now.Sub(m.Seen).Round(time.Minute))
-	}
-	switch ends := m.CertificateEnds; {
-	case ends.IsZero():
-	case now.After(ends):
-		fails("its kubelet's certificate ended %v ago", now.Sub(ends).Round(time.Minute))
-	case ends.Sub(now) < endsSoon:
-		notes("its kubelet's certificate ends in %v, and was not renewed", ends.Sub(now).Round(time.Minute))
-	}
+	n.judgeCertificate(now)
 	if m.OldRoot {
-		notes("its configuration names an earlier root")
+		n.notes("its configuration names an earlier root")
 	}
 	if m.Role == hullmark.ControlPlane && m.Record.Issued > 0 && m.Rotation < policy.Rotation {
-		notes("it holds keys of rotation %d, and the policy says %d: recover it", m.Rotation, policy.Rotation)
+		n.notes("it holds keys of rotation %d, and the policy says %d: recover it", m.Rotation, policy.Rotation)
 	}
 	if u := m.Update; u != nil && u.Running != u.Default {
-		notes("slot %s is on trial", u.Running)
+		n.notes("slot %s is on trial", u.Running)
 	}
 	for _, refused := range m.Refused {
-		notes("%v", refused)
+		n.notes("%v", refused)
 	}
 	return n
 }
 
+// fails says what makes a node one that is not what it should be.
+func (n *Node) fails(format string, args ...any) {
+	n.Failed = true
+	n.notes(format, args...)
+}
+
+// notes says what somebody should look at.
+func (n *Node) notes(format string, args ...any) {
+	n.Attention = append(n.Attention, fmt.Sprintf(format, args...))
+}
+
+// countedOnly reports whether nothing is recorded of a machine but that a group counts it.
+func countedOnly(m operate.Machine) bool {
+	return m.State == "" && m.Seen.IsZero() && m.Document == (measurements.DocumentID{}) && m.Record == (joinservice.Record{})
+}
+
+func (n *Node) judgeCounted(policy measurements.Policy) {
+	if policy.Denies(n.EKID) {
+		n.fails("the policy denies it, and a group counts it")
+		return
+	}
+	n.notes("a group counts it, and nothing is recorded of it: it gets its first ticket just now, or that was never recorded")
+}
+
+// judgeState says whether a machine stopped, waits, fell silent, or says what cannot be.
+func (n *Node) judgeState(m operate.Machine, now time.Time) {
+	switch m.State {
+	case joinservice.MachineFailed, joinservice.MachineWaiting: // These may be silent.
+		if m.Condition == nil {
+			n.fails("it is %s, and did not say why", m.State)
+			return
+		}
+		n.fails("%s: %s", m.Condition.Root().Code, m.Condition.Root().Title)
+		return
+	case joinservice.MachineAdmitted, joinservice.MachineJoining, joinservice.MachineReady:
+	default:
+		n.fails("its state, %q, is none that this release knows", m.State)
+	}
+	switch {
+	case m.Seen.IsZero():
+		n.fails("it is %s by its record, which does not say since when", m.State)
+	case now.Sub(m.Seen) > silence:
+		n.fails("it is %s by its last word, and has said nothing for %v", m.State, now.Sub(m.Seen).Round(time.Minute))
+	case m.Seen.Sub(now) > silence:
+		n.fails("its last word is of %v from now: a clock is wrong, or nobody would see it fall silent", m.Seen.Sub(now).Round(time.Minute))
+	}
+	if m.Document == (measurements.DocumentID{}) {
+		n.fails("it is %s by its record, which names no document of what it booted", m.State)
+	}
+}
+
+// judgeAdmission says whether the policy admits a machine as it was admitted.
+func (n *Node) judgeAdmission(policy measurements.Policy, rules joinservice.Rules, m operate.Machine) {
+	err := rules.Admits(m.Machine)
+	_, named := policy.Member(m.EKID)
+	switch {
+	case policy.Denies(m.EKID) && named:
+		n.notes("the policy denies it to all groups, and a rule of its own admits it")
+	case policy.Denies(m.EKID):
+		n.fails("the policy denies it: it does not come back from its next boot")
+	}
+	switch {
+	case err == nil:
+	case named:
+		n.fails("%v", err)
+	case !policy.Denies(m.EKID):
+		n.fails("no rule and no group of the policy admits it: it does not come back from its next boot")
+	}
+}
+
 // judgeRelease says whether the policy accepts what a machine booted last.
-func (r Report) judgeRelease(n *Node, fails func(format string, args ...any)) {
+func (n *Node) judgeRelease(releases []Release) {
 	if n.Document == (measurements.DocumentID{}) {
 		return
 	}
-	i := slices.IndexFunc(r.Policy.Releases, func(release Release) bool { return release.Document == n.Document })
+	i := slices.IndexFunc(releases, func(release Release) bool { return release.Document == n.Document })
 	if i < 0 {
-		fails("the policy does not accept what it booted any more: it does not come back from its next boot")
+		n.fails("the policy does not accept what it booted any more: it does not come back from its next boot")
 		return
 	}
-	if n.Release = r.Policy.Releases[i].Name; r.Policy.Releases[i].Against != "" {
-		fails("the policy does not accept what it booted any more: %s", r.Policy.Releases[i].Against)
+	if n.Release = releases[i].Name; releases[i].Against != "" {
+		n.fails("the policy does not accept what it booted any more: %s", releases[i].Against)
+	}
+}
+
+// judgeCertificate says whether its kubelet renews its certificate.
+func (n *Node) judgeCertificate(now time.Time) {
+	switch ends := n.CertificateEnds; {
+	case ends.IsZero():
+	case now.After(ends):
+		n.fails("its kubelet's certificate ended %v ago", now.Sub(ends).Round(time.Minute))
+	case ends.Sub(now) < endsSoon:
+		n.notes("its kubelet's certificate ends in %v, and was not renewed", ends.Sub(now).Round(time.Minute))
 	}
 }
 

@@ -29,7 +29,7 @@ func fixture(t *testing.T, change func(*measurements.Policy)) (*cluster.Cluster,
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy := measurements.Policy{Version: 7}
+	policy := measurements.Policy{Version: 7, Members: []measurements.Member{{EKID: hullmark.EKID{1}, Name: "worker-1", Role: hullmark.Worker}}}
 	var ids []measurements.DocumentID
 	var documents []measurements.Document
 	for _, tag := range []string{"image", "next"} {
@@ -63,6 +63,9 @@ func make1(t *testing.T, c *cluster.Cluster, unread error, machines ...operate.M
 
 // TestWhatWantsToBeLookedAt changes one thing of a node that is as it should be.
 func TestWhatWantsToBeLookedAt(t *testing.T) {
+	counted := func(m *operate.Machine) { // as API.Machines returns it
+		m.Machine = joinservice.Machine{EKID: m.EKID, Name: m.Name, Role: m.Role, Phase: "counted to its group, without a record"}
+	}
 	refusal := &hullmark.Condition{Code: "address-taken", Title: "taken"}
 	for name, c := range map[string]struct {
 		policy func(*measurements.Policy)
@@ -75,24 +78,51 @@ func TestWhatWantsToBeLookedAt(t *testing.T) {
 			m.State, m.Condition = joinservice.MachineFailed, &hullmark.Condition{Code: "disk-owner", Title: "whose"}
 		}, true, "disk-owner: whose"},
 		"it stopped in silence": {nil, func(m *operate.Machine) { m.State = joinservice.MachineFailed }, true, "did not say why"},
+		"it waits in silence":   {nil, func(m *operate.Machine) { m.State = joinservice.MachineWaiting }, true, "did not say why"},
 		"it waits": {nil, func(m *operate.Machine) {
 			m.State, m.Condition = joinservice.MachineWaiting, &hullmark.Condition{Code: "busy", Title: "busy"}
 		}, true, "busy"},
-		"an old condition":       {nil, func(m *operate.Machine) { m.Condition = &hullmark.Condition{Code: "busy", Title: "busy"} }, false, ""},
-		"silence":                {nil, func(m *operate.Machine) { m.Seen = now.Add(-2 * time.Hour) }, true, "has said nothing for 2h0m0s"},
-		"its release is gone":    {func(p *measurements.Policy) { p.Documents = p.Documents[1:] }, nil, true, "does not accept what it booted any more"},
-		"its release is too old": {func(p *measurements.Policy) { p.MinimumSVN = 2 }, nil, true, "its security version is 1, the policy wants at least 2"},
+		"an old condition": {nil, func(m *operate.Machine) { m.Condition = &hullmark.Condition{Code: "busy", Title: "busy"} }, false, ""},
+		"silence":          {nil, func(m *operate.Machine) { m.Seen = now.Add(-2 * time.Hour) }, true, "it is ready by its last word, and has said nothing for 2h0m0s"},
+		"silence since its ticket": {nil, func(m *operate.Machine) {
+			m.State, m.Seen = joinservice.MachineAdmitted, now.Add(-2*time.Hour)
+		}, true, "it is admitted by its last word"},
+		"silence while it joins": {nil, func(m *operate.Machine) {
+			m.State, m.Seen = joinservice.MachineJoining, now.Add(-2*time.Hour)
+		}, true, "it is joining by its last word"},
+		"it joins":                   {nil, func(m *operate.Machine) { m.State = joinservice.MachineJoining }, false, ""},
+		"no word":                    {nil, func(m *operate.Machine) { m.Seen = time.Time{} }, true, "does not say since when"},
+		"a word that is to come":     {nil, func(m *operate.Machine) { m.Seen = now.Add(2 * time.Hour) }, true, "its last word is of 2h0m0s from now"},
+		"a state that is none":       {nil, func(m *operate.Machine) { m.State = "whatever" }, true, `its state, "whatever", is none`},
+		"no state":                   {nil, func(m *operate.Machine) { m.State = "" }, true, `its state, "", is none`},
+		"no document":                {nil, func(m *operate.Machine) { m.Document = measurements.DocumentID{} }, true, "names no document"},
+		"no rule":                    {func(p *measurements.Policy) { p.Members = nil }, nil, true, "no rule and no group of the policy admits it"},
+		"a rule for another":         {func(p *measurements.Policy) { p.Members[0].EKID = hullmark.EKID{9} }, nil, true, "no rule and no group of the policy admits it"},
+		"another name by its rule":   {func(p *measurements.Policy) { p.Members[0].Name = "worker-9" }, nil, true, "is worker worker-9 by now, and was admitted as worker worker-1"},
+		"another role by its record": {nil, func(m *operate.Machine) { m.Role = hullmark.ControlPlane }, true, "was admitted as control-plane worker-1"},
+		"denied":                     {func(p *measurements.Policy) { p.Members, p.Denied = nil, []hullmark.EKID{{1}} }, nil, true, "the policy denies it: "},
+		"denied to groups":           {func(p *measurements.Policy) { p.Denied = []hullmark.EKID{{1}} }, nil, false, "a rule of its own admits it"},
+		"another is denied":          {func(p *measurements.Policy) { p.Denied = []hullmark.EKID{{9}} }, nil, false, ""},
+		"counted alone":              {func(p *measurements.Policy) { p.Members = nil }, counted, false, "nothing is recorded of it"},
+		"counted, and denied":        {func(p *measurements.Policy) { p.Members, p.Denied = nil, []hullmark.EKID{{1}} }, counted, true, "the policy denies it, and a group counts it"},
+		"its release is gone":        {func(p *measurements.Policy) { p.Documents = p.Documents[1:] }, nil, true, "does not accept what it booted any more"},
+		"its release is too old":     {func(p *measurements.Policy) { p.MinimumSVN = 2 }, nil, true, "its security version is 1, the policy wants at least 2"},
 		"its class is too low": {func(p *measurements.Policy) {
 			p.Trust.ControlPlane, p.Trust.Worker = hullmark.TrustProvider, hullmark.TrustProvider
 		}, nil, true, "the policy demands tpm-provider"},
 		"its certificate ended": {nil, func(m *operate.Machine) { m.CertificateEnds = now.Add(-time.Hour) }, true, "certificate ended 1h0m0s ago"},
 		"its certificate ends":  {nil, func(m *operate.Machine) { m.CertificateEnds = now.Add(time.Hour) }, false, "certificate ends in 1h0m0s"},
 		"an earlier root":       {nil, func(m *operate.Machine) { m.OldRoot = true }, false, "names an earlier root"},
-		"keys of before":        {func(p *measurements.Policy) { p.Rotation = 1 }, func(m *operate.Machine) { m.Role = hullmark.ControlPlane }, false, "keys of rotation 0, and the policy says 1"},
-		"a slot on trial":       {nil, func(m *operate.Machine) { m.Update = &hullmark.UpdateStatus{Running: "b", Default: "a"} }, false, "slot b is on trial"},
+		"keys of before": {func(p *measurements.Policy) {
+			p.Rotation, p.Members[0].Role = 1, hullmark.ControlPlane
+		}, func(m *operate.Machine) { m.Role = hullmark.ControlPlane }, false, "keys of rotation 0, and the policy says 1"},
+		"a slot on trial": {nil, func(m *operate.Machine) { m.Update = &hullmark.UpdateStatus{Running: "b", Default: "a"} }, false, "slot b is on trial"},
 		"an address of another": {nil, func(m *operate.Machine) {
 			m.Refused = []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.1"), Condition: refusal}}
 		}, false, "address-taken: 192.0.2.1"},
+		"an address, for no reason": {nil, func(m *operate.Machine) {
+			m.Refused = []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.1")}}
+		}, false, "refused: 192.0.2.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.policy == nil {

@@ -29,11 +29,9 @@ func reported(t *testing.T) report.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.cluster.SetPolicy(measurements.Policy{Version: 3, Documents: []measurements.Accepted{{Document: id}}}, document); err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
+	now, policy := time.Now(), measurements.Policy{Version: 3, Documents: []measurements.Accepted{{Document: id}}}
 	machine := func(n byte, name string, role hullmark.Role) operate.Machine {
+		policy.Members = append(policy.Members, measurements.Member{EKID: hullmark.EKID{n}, Name: name, Role: role})
 		return operate.Machine{Machine: joinservice.Machine{
 			EKID: hullmark.EKID{n}, Name: name, Role: role, Document: id, State: joinservice.MachineReady, Seen: now,
 			Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, CertificateEnds: now.Add(48 * time.Hour),
@@ -43,6 +41,9 @@ func reported(t *testing.T) report.Report {
 	plane, worker, stopped := machine(1, "control-plane-1", hullmark.ControlPlane), machine(2, "worker-1", hullmark.Worker), machine(3, "a-worker-with-a-long-name-of-a-group-d4tkyavyjzwq2hnl", hullmark.Worker)
 	worker.CertificateEnds = now.Add(time.Hour)
 	stopped.State, stopped.Condition = joinservice.MachineFailed, &hullmark.Condition{Code: "measurement-mismatch", Title: "the machine did not boot what the measurement document describes"}
+	if err := s.cluster.SetPolicy(policy, document); err != nil {
+		t.Fatal(err)
+	}
 	r, err := report.New(s.cluster, []operate.Machine{plane, worker, stopped}, nil, now)
 	if err != nil {
 		t.Fatal(err)
