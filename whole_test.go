@@ -2,6 +2,8 @@ package hullmark_test
 
 import (
 	"go/ast"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,4 +79,18 @@ func selected(e ast.Expr) string {
 		return last(s.X) + "." + s.Sel.Name
 	}
 	return ""
+}
+
+// TestNothingLargeIsKept keeps out of the repository what somebody built in passing: each clone carries it forever.
+func TestNothingLargeIsKept(t *testing.T) {
+	const most = 512 << 10
+	list, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range strings.FieldsFunc(string(list), func(r rune) bool { return r == 0 }) {
+		if s, err := os.Lstat(path); err == nil && s.Size() > most {
+			t.Errorf("%s has %d bytes, want at most %d", path, s.Size(), most)
+		}
+	}
 }
