@@ -264,7 +264,7 @@ func withNewVersion(b *testing.B, o Options, l lock.Lock, name string) string {
 	for i, p := range l.Packages {
 		if p.Name == name && p.Set == lock.Root {
 			version := p.Version + "+changed" + fmt.Sprint(time.Now().Unix())
-			l.Packages[i] = changePackage(b, o.Store, p, version, func(files string) { editPrograms(b, files) })
+			l.Packages[i] = changePackage(b, o.Store, p, version, func(files string) { editPrograms(b, files, version) })
 		}
 	}
 	file := filepath.Join(b.TempDir(), "hullmark.lock")
@@ -274,8 +274,9 @@ func withNewVersion(b *testing.B, o Options, l lock.Lock, name string) string {
 	return file
 }
 
-// editPrograms changes what most updates do: each program and library, and no unit or setting.
-func editPrograms(b *testing.B, files string) {
+// editPrograms changes what most updates do: each program and library, and no unit or setting. Each version has its own bytes, or a later
+// round would change nothing that a script runs.
+func editPrograms(b *testing.B, files, version string) {
 	b.Helper()
 	err := filepath.WalkDir(files, func(file string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -285,7 +286,7 @@ func editPrograms(b *testing.B, files string) {
 		if err != nil || !bytes.HasPrefix(content, []byte("\x7fELF")) {
 			return err
 		}
-		return os.WriteFile(file, append(content, "\n# changed\n"...), 0o644) // keeps the mode
+		return os.WriteFile(file, append(content, "\n# "+version+"\n"...), 0o644) // keeps the mode
 	})
 	if err != nil {
 		b.Fatal(err)
