@@ -89,7 +89,11 @@ func TestNothingLargeIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range strings.FieldsFunc(string(list), func(r rune) bool { return r == 0 }) {
-		if s, err := os.Lstat(path); err == nil && s.Size() > most {
+		s, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Size() > most {
 			t.Errorf("%s has %d bytes, want at most %d", path, s.Size(), most)
 		}
 	}

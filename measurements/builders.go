@@ -234,9 +234,6 @@ func (b Builders) OpenAgreed(signed []byte, more ...[]byte) (Document, Agreement
 	return d, a, err
 }
 
-// ErrUnsigned is that no signature of an envelope is by one of the keys that it is opened by.
-var ErrUnsigned = errors.New("no signature is by a key that is named: it was signed by another, or changed since")
-
 // openAny opens the first of the envelopes that one of the builders signed.
 func (b Builders) openAny(envelopes [][]byte) (Document, error) {
 	if err := b.Check(); err != nil {

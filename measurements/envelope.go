@@ -7,6 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -100,6 +101,9 @@ func Open(signed []byte, public crypto.PublicKey) (Document, error) {
 	}
 	return d, nil
 }
+
+// ErrUnsigned is that no signature of an envelope is by one of the keys that it is opened by.
+var ErrUnsigned = errors.New("no signature is by a key that is named: it was signed by another, or changed since")
 
 // parseEnvelope reads an envelope of at most MaxEnvelope bytes, and nothing of its payload. No signature is checked.
 func parseEnvelope(signed []byte) (e envelope, err error) {

@@ -1,7 +1,6 @@
 package upgrade_test
 
 import (
-	"crypto/ed25519"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -9,8 +8,8 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/upgradetest"
-	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/upgrade"
 )
 
@@ -72,20 +71,6 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// someBuilder is one who signed nothing.
-func someBuilder(t *testing.T) measurements.Builders {
-	t.Helper()
-	public, _, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	builder, err := measurements.NewBuilder("alice", public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return measurements.Builders{Threshold: 1, Of: []measurements.Builder{builder}}
-}
-
 // What stops an upgrade is said before it begins.
 func TestPlanAgainst(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -95,7 +80,7 @@ func TestPlanAgainst(t *testing.T) {
 	}{
 		"a document that the policy does not accept": {func(s *site, _ *upgrade.Spec) { s.Policy.Documents = s.Policy.Documents[:1] }, []string{"document-not-accepted"}, "policy add document"},
 		"a document that is not there":               {func(s *site, _ *upgrade.Spec) { delete(s.Documents, upgradetest.ID(s.wanted)) }, []string{"document-not-accepted", "document-missing"}, ""},
-		"a release that no builder signed":           {func(s *site, _ *upgrade.Spec) { s.Policy.Builders = someBuilder(t) }, []string{"builders-too-few"}, "hullmark reproduce --attest"},
+		"a release that no builder signed":           {func(s *site, _ *upgrade.Spec) { s.Policy.Builders, _ = nodetest.Alice(t) }, []string{"builders-too-few"}, "hullmark reproduce --attest"},
 		"a release below the minimum":                {func(s *site, _ *upgrade.Spec) { s.Policy.MinimumSVN = 2 }, []string{"svn-too-low"}, "later release"},
 		"documents of several releases": {func(s *site, spec *upgrade.Spec) {
 			spec.Documents = append(spec.Documents, upgradetest.ID(s.present))

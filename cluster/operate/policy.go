@@ -53,25 +53,23 @@ func AddDocument(document measurements.Document, enforce []pcrs.Register, attest
 		if err != nil {
 			return "", nil, err
 		}
-		documents := slices.Clone(policy.Documents)
-		if i := slices.IndexFunc(documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document }); i < 0 {
-			documents = append(documents, accepted)
-		} else {
-			if enforce == nil {
-				accepted.Enforce = documents[i].Enforce
-			}
-			accepted.Trust, accepted.Signatures = documents[i].Trust, documents[i].Signatures
-			documents[i] = accepted
+		if len(attestations) > 0 && policy.Builders.Threshold == 0 {
+			return "", nil, as(ErrUsage, errors.New("the policy names no builders; next: name them (hullmark policy builders)"))
 		}
-		policy.Documents = documents
+		documents := slices.Clone(policy.Documents)
+		i := slices.IndexFunc(documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document })
+		if i < 0 {
+			i, documents = len(documents), append(documents, accepted)
+		}
+		if enforce == nil {
+			accepted.Enforce = documents[i].Enforce
+		}
+		documents[i].Enforce, policy.Documents = accepted.Enforce, documents
 		said := fmt.Sprintf("document %s (%s) accepted, %s", accepted.Document, imageName(document), Terms(document, accepted))
 		if policy.Builders.Threshold == 0 {
-			if len(attestations) > 0 {
-				err = as(ErrUsage, errors.New("the policy names no builders; next: name them (hullmark policy builders)"))
-			}
-			return said, []measurements.Document{document}, err
+			return said, []measurements.Document{document}, nil
 		}
-		agreement, err := addSignatures(policy, document, attestations)
+		agreement, err := addSignatures(policy, &documents[i], document, attestations)
 		if err != nil {
 			return "", nil, err
 		}
@@ -80,12 +78,7 @@ func AddDocument(document measurements.Document, enforce []pcrs.Register, attest
 }
 
 // addSignatures puts those of the policy's builders into its entry of a document, and says who has signed it by then.
-func addSignatures(policy *measurements.Policy, document measurements.Document, attestations [][]byte) (measurements.Agreement, error) {
-	id, err := document.Digest()
-	if err != nil {
-		return measurements.Agreement{}, err
-	}
-	entry := &policy.Documents[slices.IndexFunc(policy.Documents, func(a measurements.Accepted) bool { return a.Document == id })]
+func addSignatures(policy *measurements.Policy, entry *measurements.Accepted, document measurements.Document, attestations [][]byte) (_ measurements.Agreement, err error) {
 	signatures := slices.Clone(entry.Signatures)
 	for _, attestation := range attestations {
 		made, err := policy.Builders.Signatures(attestation, document)

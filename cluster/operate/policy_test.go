@@ -1,8 +1,6 @@
 package operate
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
 	"slices"
 	"testing"
 
@@ -15,15 +13,8 @@ import (
 // A signature that is added to a release, or a release that is added again, changes nothing else of what the policy demands of it.
 func TestAddDocumentAgain(t *testing.T) {
 	d := nodetest.Document(t, "one")
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	alice, err := measurements.NewBuilder("alice", public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signed, err := measurements.Sign(private, d)
+	demand, key := nodetest.Alice(t)
+	signed, err := measurements.Sign(key, d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +30,7 @@ func TestAddDocumentAgain(t *testing.T) {
 		"what is enforced, signed": {[]pcrs.Register{1}, [][]byte{signed, signed}, []pcrs.Register{1}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			policy := measurements.Policy{Version: 1, Builders: measurements.Builders{Threshold: 1, Of: []measurements.Builder{alice}}}
+			policy := measurements.Policy{Version: 1, Builders: demand}
 			if _, _, err := AddDocument(d, []pcrs.Register{})(&policy); err != nil {
 				t.Fatal(err)
 			}

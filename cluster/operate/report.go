@@ -140,7 +140,7 @@ func (x *exchange) explain(claims attest.Claims) error {
 	}
 	if len(differing) == 0 {
 		verdict := x.authorizer.Judge(claims)
-		return fmt.Errorf("the node booted what document %s (%s) describes, and gets nothing all the same: %v", id, imageName(document), verdict)
+		return fmt.Errorf("the node booted what document %s (%s) describes, and gets nothing all the same: %v; next: look what the policy demands of it (hullmark policy show)", id, imageName(document), verdict)
 	}
 	differences, err := pcrs.Explain(document.Prediction(), pcrs.SHA256, joinservice.Values(claims), log)
 	if err != nil {

@@ -1,8 +1,6 @@
 package operate
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"strings"
@@ -36,6 +34,7 @@ func TestWithdrawn(t *testing.T) {
 		}
 		policy.Version++
 	}
+	demand, _ := nodetest.Alice(t)
 	one, two, gone := nodetest.RootHash("one"), nodetest.RootHash("two"), nodetest.RootHash("gone")
 	slots := func(running, first string, a, b hullmark.RootHash) *hullmark.UpdateStatus {
 		return &hullmark.UpdateStatus{Running: running, Default: first, A: a, B: b}
@@ -53,8 +52,8 @@ func TestWithdrawn(t *testing.T) {
 		"an empty slot":                       {machine: joinservice.Machine{Document: ids[0], Update: slots("a", "a", one, hullmark.RootHash{})}},
 		"a machine that says nothing":         {machine: joinservice.Machine{Document: measurements.DocumentID{9}}, starts: true},
 		"one without a ticket":                {machine: joinservice.Machine{}},
-		"too few builders":                    {machine: joinservice.Machine{Document: ids[0], Update: slots("a", "a", one, two)}, demand: nobodys(t), starts: true, other: true},
-		"too few, and it says nothing":        {machine: joinservice.Machine{Document: ids[0]}, demand: nobodys(t), starts: true},
+		"too few builders":                    {machine: joinservice.Machine{Document: ids[0], Update: slots("a", "a", one, two)}, demand: demand, starts: true, other: true},
+		"too few, and it says nothing":        {machine: joinservice.Machine{Document: ids[0]}, demand: demand, starts: true},
 		"a higher security version":           {machine: joinservice.Machine{Document: ids[0], Update: slots("a", "a", one, two)}, minimum: 2, starts: true, other: true},
 	} {
 		p := policy
@@ -73,20 +72,6 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
-// nobodys is a demand for a builder who has signed nothing.
-func nobodys(t *testing.T) measurements.Builders {
-	t.Helper()
-	public, _, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	builder, err := measurements.NewBuilder("alice", public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return measurements.Builders{Threshold: 1, Of: []measurements.Builder{builder}}
-}
-
 // A release that too few builders signed is neither ordered, nor taken for another firmware.
 func TestTooFewBuilders(t *testing.T) {
 	c, err := cluster.New()
@@ -98,10 +83,11 @@ func TestTooFewBuilders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	demand, _ := nodetest.Alice(t)
 	p := measurements.Policy{Version: 1, Documents: []measurements.Accepted{{Document: id}}}
 	for _, signed := range []bool{true, false} {
 		if !signed {
-			p.Version, p.Builders = 2, nobodys(t)
+			p.Version, p.Builders = 2, demand
 		}
 		if err := c.SetPolicy(p, d); err != nil {
 			t.Fatal(err)

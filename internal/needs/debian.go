@@ -8,10 +8,10 @@ import (
 // essential are packages that every Debian machine has, and that none is to name (Debian Policy, 3.8).
 var essential = []string{"dash", "dpkg", "libc-bin", "tar", "util-linux"}
 
-// elsewhere are the verbs that wait for a processor of the first need's kind: on another machine nobody needs anything for them.
+// elsewhere are the verbs that need an x86-64 processor: on another machine nobody needs anything for them.
 func elsewhere() []string {
 	var verbs []string
-	for _, u := range table[0].For {
+	for _, u := range table[slices.IndexFunc(table, func(n Need) bool { return n.What == x86 })].For {
 		verbs = append(verbs, u.Verb)
 	}
 	return verbs

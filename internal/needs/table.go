@@ -27,6 +27,9 @@ const (
 	boot, learn                      = "vm", "learn"
 )
 
+// x86 is the processor that images are for.
+const x86 = "x86-64 processor"
+
 // orTools is what else there is to do where a program that boots machines is missing.
 const orTools = "or name a tools tree (--tools, or tools in a machine file)"
 
@@ -36,7 +39,7 @@ func hosts() []Use { return always(boot, learn) }
 // table is everything that a verb needs of a machine. A verb that is not in it needs nothing.
 var table = []Need{
 	{
-		What: "x86-64 processor", Remedy: "use such a machine: images, and the tools tree, are for these",
+		What: x86, Remedy: "use such a machine: images, and the tools tree, are for these",
 		For:  also(always(construct, reproduce, diff), when("it was seen to work on such a machine alone", lock, boot, learn)),
 		look: processor,
 	},

@@ -6,6 +6,7 @@ package nodetest
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -103,6 +104,20 @@ func New(t testing.TB, root hullmark.ClusterRoot) *Node {
 // configOf is the node config of a machine of a cluster.
 func configOf(root hullmark.ClusterRoot) []byte {
 	return []byte(`{"version":1,"clusterRoot":"` + root.String() + `","stateDisk":{"serial":"state"}}`)
+}
+
+// Alice returns the demand that a builder of that name has signed a release, and the key by which it would.
+func Alice(t testing.TB) (measurements.Builders, ed25519.PrivateKey) {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice, err := measurements.NewBuilder("alice", public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return measurements.Builders{Threshold: 1, Of: []measurements.Builder{alice}}, private
 }
 
 // Document returns a small measurement document; image names what PCR 4 measures. One that is called as a version, such as v1.36.3, says

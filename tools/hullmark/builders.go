@@ -106,7 +106,12 @@ func (o *builderOptions) openAgreed(builders measurements.Builders, file string)
 		envelopes = append(envelopes, content)
 	}
 	if d, a, err = builders.OpenAgreed(envelopes[0], envelopes[1:]...); err == nil {
-		_, err = o.read(builders, d) // which of the others none of them signed, or is about something else
+		for i, name := range o.attestations {
+			if _, err = builders.Signatures(envelopes[i+1], d); err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+				break
+			}
+		}
 	} else {
 		if first := envelopes[0]; bytes.Contains(first[:min(len(first), 4096)], []byte(measurements.DocumentSchema)) {
 			err = errors.New("it is a measurement document without a signature; hullmark sign makes one")

@@ -123,7 +123,7 @@ func (e examined) writeTable(w io.Writer) error {
 			state += ", optional"
 			say = strings.TrimSuffix(f.When+"; "+say, "; ")
 		}
-		if say = printable(strings.Join(strings.Fields(say), " ")); say != "" {
+		if say = oneLine(say); say != "" {
 			say = "\t" + say
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s%s\n", f.Verb, f.What, state, say)
