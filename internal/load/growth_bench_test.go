@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -45,7 +46,7 @@ import (
 var (
 	grown   = flag.Int("grow", 3500, "how many machines BenchmarkGrowth ends with, each with a rule of its own in the policy")
 	grouped = flag.Bool("group", false, "admit them all by one group of the policy, by the certificates of their endorsement keys")
-	results = flag.String("out", "", "`folder` for the table of BenchmarkGrowth as growth.csv")
+	results = flag.String("out", "", "`folder` for the table of BenchmarkGrowth as growth.csv, or growth-group.csv")
 )
 
 const (
@@ -56,8 +57,10 @@ const (
 	rested, epochs, updates = time.Minute, 12 * time.Minute, 40 * time.Second
 	// tpmPause is how long a machine's TPM takes to read a challenge, and to quote; a chip on a board is like that.
 	tpmPause = 500 * time.Millisecond
-	// patience is how long all machines may take to come back.
-	patience = 30 * time.Minute
+	// patience is how long all machines may take to join, or to come back, and callPatience is what one has with a call at rest.
+	patience, callPatience = 60 * time.Minute, 30 * time.Second
+	// mostRules is how many machines a policy can name each by a rule of its own.
+	mostRules = 3900
 )
 
 // sizes are the numbers of machines at which a cluster is looked at.
@@ -72,10 +75,14 @@ type growth struct {
 	scrapers []*client // of each API server
 	all      []*machine
 	version  uint64
+	// failed counts the calls at rest that failed: an agent asks again when its turn comes.
+	failed atomic.Int64
 	// numbered and updated say whose turn it is to ask for a number, and to tell of its slots.
 	numbered, updated int
-	// background is how many calls of the API there are in a second without machines.
+	// background is how many calls of the API there are in a second without machines, and restTime how much processor time each kind of
+	// program takes in one.
 	background float64
+	restTime   map[string]float64
 	columns    []string
 	rows       []map[string]float64
 }
@@ -83,13 +90,15 @@ type growth struct {
 // BenchmarkGrowth lets a cluster grow, and looks at it at each of the sizes: what a join takes by then, what the cluster costs at rest, and
 // what happens when all machines come back at once. At the end it looks how many members a policy may have.
 func BenchmarkGrowth(b *testing.B) {
+	if *grown > mostRules && !*grouped {
+		b.Fatalf("-grow %d: a policy holds rules of their own for some %d machines: name -group, too", *grown, mostRules)
+	}
 	for range b.N {
 		g := newGrowth(b)
+		defer g.print() // A run that fails on its way still has what it saw.
 		for _, n := range append(slices.DeleteFunc(slices.Clone(sizes), func(n int) bool { return n >= *grown }), *grown) {
 			g.grow(n)
-			g.write()
 		}
-		g.print()
 		if !*grouped {
 			g.overgrow()
 		}
@@ -243,28 +252,33 @@ func (g *growth) grow(n int) {
 		used, calls, began := g.used(), g.calls(), time.Now()
 		var all errgroup.Group
 		all.SetLimit(atOnce)
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
 		for _, m := range fresh {
 			all.Go(func() error { return m.join(ctx, g.site) })
 		}
 		must(b, all.Wait())
+		g.progress("%d machines: joined, and were told %v", n, g.told())
 		took, each := time.Since(began), float64(len(fresh))
 		put("joins/s", each/took.Seconds())
 		put("ticket p50 ms", g.waited(fresh, "Hello", "Ticket", 50))
 		put("ticket p99 ms", g.waited(fresh, "Hello", "Ticket", 99))
 		put("with all attempts p99 ms", g.waited(fresh, "begin", "Ticket", 99))
 		put("attempts a join", attempts(fresh))
+		g.write()
 		g.settle()
 		for _, m := range fresh {
-			all.Go(func() error { return g.tell(ctx, m, g.replicas[0].Listen) }) // what is news is kept, and is no rest
+			all.Go(func() error { return persist(ctx, func() error { return g.tell(ctx, m, g.replicas[0].Listen) }) }) // what is news is kept, and is no rest
 		}
 		must(b, all.Wait())
 		put("API calls a join", (g.calls()-calls-g.background*time.Since(began).Seconds())/each)
 		for name, spent := range g.since(used) {
-			put(name+" ms a join", spent*1000/each)
+			put(name+" ms a join", (spent-g.restTime[name]*time.Since(began).Seconds())*1000/each)
 		}
 	}
 	g.progress("%d machines: rest", n)
 	g.rest(put)
+	g.write()
 	if n > 0 {
 		g.progress("%d machines: all come back", n)
 		g.comeBack(put)
@@ -277,6 +291,8 @@ func (g *growth) grow(n int) {
 		b.Fatalf("%d records of %d machines", len(records), n)
 	}
 	put("registry KiB", g.size("/api/v1/namespaces/"+registry.Namespace+"/configmaps")/1024)
+	put("etcd's file MiB", g.metric("apiserver_storage_size_bytes{", func(a, b float64) float64 { return max(a, b) })/(1<<20))
+	g.write()
 	g.progress("%d machines: %v", n, row)
 }
 
@@ -317,6 +333,7 @@ func (g *growth) settle() {
 
 // rest looks at a cluster of nodes that say what their slots hold and ask for their numbers, as often as nodes do, and do nothing else.
 func (g *growth) rest(put func(string, float64)) {
+	g.failed.Store(0)
 	used, calls, began := g.used(), g.calls(), time.Now()
 	ctx, cancel := context.WithTimeout(g.b.Context(), rested)
 	defer cancel()
@@ -337,11 +354,16 @@ func (g *growth) rest(put func(string, float64)) {
 	<-ctx.Done()
 	seconds := time.Since(began).Seconds()
 	perSecond := (g.calls() - calls) / seconds
-	if len(g.machines) == 0 {
-		g.background = perSecond
-	}
 	put("API calls/s at rest", perSecond)
-	for name, spent := range g.since(used) {
+	put("calls at rest, failed", float64(g.failed.Load()))
+	spentBy := g.since(used)
+	if len(g.machines) == 0 {
+		g.background, g.restTime = perSecond, map[string]float64{}
+		for name, spent := range spentBy {
+			g.restTime[name] = spent / seconds
+		}
+	}
+	for name, spent := range spentBy {
 		put(name+" % at rest", spent*100/seconds)
 	}
 	for name, bytes := range g.memory(testenv.Held) {
@@ -358,7 +380,7 @@ func (g *growth) tell(ctx context.Context, m *machine, service string) error {
 	return nil
 }
 
-// calling has nodes call a service, each once in a period, until ctx ends; turn says whose turn it is.
+// calling has nodes call a service, each once in a period, until ctx ends; turn says whose turn it is. Those that fail are counted.
 func (g *growth) calling(ctx context.Context, period time.Duration, turn *int, call func(context.Context, *machine, string) error) error {
 	n := len(g.machines)
 	if n == 0 {
@@ -373,7 +395,14 @@ func (g *growth) calling(ctx context.Context, period time.Duration, turn *int, c
 		case <-tick.C:
 		}
 		m, r := g.machines[*turn%n], g.replicas[*turn%len(g.replicas)]
-		all.Go(func() error { return call(g.b.Context(), m, r.Listen) })
+		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(g.b.Context(), callPatience)
+			defer cancel()
+			if err := call(ctx, m, r.Listen); err != nil && g.failed.Add(1) == 1 {
+				g.progress("the first call at rest that failed: %v", err)
+			}
+			return nil
+		})
 	}
 }
 
@@ -413,7 +442,7 @@ func (g *growth) comeBack(put func(string, float64)) {
 	put("API calls a reboot", (g.calls()-calls-g.background*time.Since(began).Seconds())/each)
 	put("attempts a reboot", attempts(g.machines))
 	for name, spent := range g.since(used) {
-		put(name+" ms a reboot", spent*1000/each)
+		put(name+" ms a reboot", (spent-g.restTime[name]*time.Since(began).Seconds())*1000/each)
 	}
 	for name, bytes := range g.memory(testenv.Peak) {
 		put(name+" MiB peak", bytes/(1<<20))
@@ -475,18 +504,26 @@ func (g *growth) each(of func(*testenv.Process) (float64, error), add func(a, b 
 }
 
 // calls is how many requests both API servers have answered, their own among them.
-func (g *growth) calls() (sum float64) {
+func (g *growth) calls() float64 {
+	return g.metric("apiserver_request_total{", func(a, b float64) float64 { return a + b })
+}
+
+// metric puts the values of a metric's lines together, those of both API servers.
+func (g *growth) metric(prefix string, add func(a, b float64) float64) (all float64) {
+	seen := false
 	for _, c := range g.scrapers {
-		text := g.page(c, "/metrics")
-		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, "apiserver_request_total{") {
+		for line := range strings.Lines(string(g.page(c, "/metrics"))) {
+			if strings.HasPrefix(line, prefix) {
 				value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
 				must(g.b, err)
-				sum += value
+				all, seen = add(all, value), true
 			}
 		}
 	}
-	return sum
+	if !seen {
+		g.b.Fatalf("no API server has a metric %s", prefix)
+	}
+	return all
 }
 
 func (g *growth) page(c *client, path string) []byte {
@@ -531,12 +568,16 @@ func (g *growth) print() {
 	must(g.b, table.Flush())
 }
 
-// write writes growth.csv, with a row for each size, for programs that draw.
+// write writes growth.csv, or growth-group.csv, with a row for each size, for programs that draw.
 func (g *growth) write() {
 	if *results == "" {
 		return
 	}
-	f, err := os.Create(filepath.Join(*results, "growth.csv"))
+	name := "growth.csv"
+	if *grouped {
+		name = "growth-group.csv"
+	}
+	f, err := os.Create(filepath.Join(*results, name))
 	must(g.b, err)
 	w, lines := csv.NewWriter(f), g.lines()
 	for i := range len(g.rows) + 1 {

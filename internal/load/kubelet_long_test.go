@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
@@ -180,7 +181,8 @@ func newClient(config *rest.Config) (*client, error) {
 	return &client{http: c, host: config.Host}, nil
 }
 
-func (c *client) close() { c.http.CloseIdleConnections() }
+// close closes connections; http.Client's own way ends at the first of client-go's wrappers.
+func (c *client) close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
 // open calls the API; an answer that says no for good is a finalError.
 func (c *client) open(ctx context.Context, method, path string, body []byte) (io.ReadCloser, error) {

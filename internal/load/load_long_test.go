@@ -235,10 +235,13 @@ func (s *site) beat(ctx context.Context) error {
 	if time.Since(s.beaten) < 15*time.Second {
 		return nil
 	}
+	var all errgroup.Group
+	all.SetLimit(20)
 	for _, m := range s.machines {
-		if err := s.objects.postReady(ctx, m.name(), nil); err != nil {
-			return err
-		}
+		all.Go(func() error { return s.objects.postReady(ctx, m.name(), nil) })
+	}
+	if err := all.Wait(); err != nil {
+		return err
 	}
 	s.beaten = time.Now()
 	return nil
