@@ -16,25 +16,11 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// Machines of a group that join at once change one object: whoever loses a race tries again, later each time.
+// Several join services change one list: whoever loses a race tries again, later each time.
 const editTries, editPause = 8, 15 * time.Millisecond
 
 // longestPause is the longest before a try; all together leave a decision its time.
 func longestPause(try int) time.Duration { return editPause << try }
-
-// Enrol counts a machine to a group, for good; see joinservice.Records. Leave, Delete and Rebind take it out.
-func (r *Groups) Enrol(ctx context.Context, group string, node hullmark.EKID, most int) error {
-	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
-		if _, counted := machines[node.String()]; counted {
-			return false, nil
-		}
-		if len(machines) >= most {
-			return false, joinservice.GroupFull(group, most)
-		}
-		machines[node.String()] = ""
-		return true, nil
-	})
-}
 
 // Leave takes a machine out of a group; see joinservice.Records.
 func (r *Groups) Leave(ctx context.Context, group string, node hullmark.EKID) error {

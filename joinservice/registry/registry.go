@@ -72,7 +72,10 @@ type Machines struct {
 }
 
 // Groups count their machines.
-type Groups struct{ *connection }
+type Groups struct {
+	*connection
+	enrolling enrolments
+}
 
 // Policies are what the operator pushes and join services watch: the signed policy and its documents.
 type Policies struct {
@@ -165,7 +168,7 @@ func New(config *rest.Config) (*Registry, error) {
 	tokens := &Tokens{a}
 	return &Registry{
 		connection: a,
-		Machines:   &Machines{connection: a, Groups: &Groups{a}, tokens: tokens, absent: &absences{now: time.Now}},
+		Machines:   &Machines{connection: a, Groups: &Groups{connection: a, enrolling: enrolments{waiting: map[string][]*enrolment{}}}, tokens: tokens, absent: &absences{now: time.Now}},
 		Policies:   &Policies{a, &readPolicy{}}, Tokens: tokens, Endpoints: &Endpoints{a}, Vouchers: &Vouchers{a},
 		Leases: &Leases{connection: a, joining: &watched{duration: leaseDuration, now: time.Now}},
 	}, nil
