@@ -38,6 +38,7 @@ import (
 
 var (
 	rounds     = flag.Int("rounds", 3, "how often BenchmarkBoot boots each side")
+	journals   = flag.String("journals", "", "`folder` for the journal of each of our boots in BenchmarkBoot, which tells where the seconds go")
 	idleRounds = flag.Int("idle", 3, "in how many of these rounds, from the first on, it looks at nodes that have long been Ready")
 )
 
@@ -240,7 +241,7 @@ func newWires(b *testing.B, dir, tools string) wires {
 	b.Helper()
 	ctx, cut := context.WithCancel(b.Context())
 	n, err := vm.StartNetwork(ctx, vm.NetworkConfig{
-		Dir: filepath.Join(dir, "network"), Tools: tools, Forwards: []vm.Forward{{Address: firstAddress, Guest: 7443}, {Address: firstAddress, Guest: 6443}},
+		Dir: filepath.Join(dir, "network"), Tools: tools, Forwards: []vm.Forward{{Address: firstAddress, Guest: 7443}, {Address: firstAddress, Guest: 6443}, {Address: workerAddress, Guest: 7443}},
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -504,6 +505,8 @@ type node interface {
 	boot(*testing.B) (booted, api)
 	// worker has a worker booted that joins, up to Ready; the control plane runs.
 	worker(*testing.B, api) booted
+	// keep keeps the journal of a boot under its name, where the side has a way to ask for it.
+	keep(b *testing.B, boot string)
 }
 
 // firstly boots a side's control plane for the first time.
@@ -511,6 +514,7 @@ func firstly(b *testing.B, n node) figures {
 	b.Helper()
 	m, a := n.boot(b)
 	f := m.taken(b, a, theNode)
+	n.keep(b, boots[0])
 	time.Sleep(settles)
 	m.switchOff(b)
 	return f
@@ -521,6 +525,7 @@ func again(b *testing.B, n node, look bool) (reboot, join figures) {
 	b.Helper()
 	m, a := n.boot(b)
 	reboot = m.taken(b, a, theNode)
+	n.keep(b, boots[1])
 	if look {
 		m.idle(b, a, &reboot)
 	} else {
@@ -528,6 +533,7 @@ func again(b *testing.B, n node, look bool) (reboot, join figures) {
 	}
 	w := n.worker(b, a)
 	join = w.taken(b, a, theWorker)
+	n.keep(b, boots[2])
 	w.switchOff(b)
 	m.switchOff(b)
 	return reboot, join
@@ -564,11 +570,14 @@ func (s *stockNode) worker(b *testing.B, a api) booted {
 	return m
 }
 
+func (*stockNode) keep(*testing.B, string) {}
+
 // ownNode is a node of ours over its boots.
 type ownNode struct {
 	wires                  wires
 	dir, image, tools, was string
 	program                string // hullmark
+	round                  int
 }
 
 func (o *ownNode) file(name string) string { return filepath.Join(o.dir, name) }
@@ -624,10 +633,28 @@ func (o *ownNode) worker(b *testing.B, a api) booted {
 	return m
 }
 
-// newOwn is a node of ours that never booted.
-func newOwn(b *testing.B, w wires, dir, image, tools, program string) *ownNode {
+// keep asks the control plane's agent, or the worker's.
+func (o *ownNode) keep(b *testing.B, boot string) {
 	b.Helper()
-	o := &ownNode{wires: w, dir: dir, image: image, tools: tools, program: program}
+	if *journals == "" {
+		return
+	}
+	at := o.wires.agent()
+	if boot == boots[2] {
+		at = o.wires.port(2)
+	}
+	cmd := exec.CommandContext(b.Context(), o.program, "node", "logs", "--node", at, "--cluster", o.file("cluster"), "--passphrase-file", o.file("passphrase"), "--wait", "3m")
+	journal, err := cmd.Output()
+	err = errors.Join(err, os.WriteFile(filepath.Join(*journals, fmt.Sprintf("%d %s.log", o.round, boot)), journal, 0o600))
+	if err != nil {
+		b.Logf("the journal of %s: %v", boot, err)
+	}
+}
+
+// newOwn is a node of ours that never booted.
+func newOwn(b *testing.B, w wires, round int, dir, image, tools, program string) *ownNode {
+	b.Helper()
+	o := &ownNode{wires: w, dir: dir, image: image, tools: tools, program: program, round: round}
 	if err := os.WriteFile(o.file("passphrase"), []byte("correct horse battery staple\n"), 0o600); err != nil {
 		b.Fatal(err)
 	}
@@ -684,7 +711,7 @@ func BenchmarkBoot(b *testing.B) {
 			}
 			networks[side] = newWires(b, dir, tools)
 			if name == "own" {
-				sides[side] = newOwn(b, networks[side], dir, filepath.Join(out, "hullmark.raw"), tools, program)
+				sides[side] = newOwn(b, networks[side], i+1, dir, filepath.Join(out, "hullmark.raw"), tools, program)
 				continue
 			}
 			s := &stockNode{wires: networks[side], dir: filepath.Join(dir, "node"), workerDir: filepath.Join(dir, "worker"), tools: tools}
