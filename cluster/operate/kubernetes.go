@@ -155,7 +155,8 @@ func (d *Kubernetes) settings(p kubeadm.Params, documents []byte) (*joinservice.
 	return &joinservice.Settings{ControlPlaneEndpoint: endpoint, Names: d.names, Networks: networks, Profile: p.Profile}, err
 }
 
-// make returns the kubeadm documents and the manifests to apply after init.
+// make returns the kubeadm documents and the manifests to apply after init, in this order: the node waits for the pod network, which takes
+// its time to begin while the rest is applied.
 func (d *Kubernetes) make(p kubeadm.Params) (documents []byte, manifests [][]byte, err error) {
 	if documents = d.Kubeadm; documents == nil {
 		documents, err = kubeadm.InitDocuments(p)
@@ -165,12 +166,11 @@ func (d *Kubernetes) make(p kubeadm.Params) (documents []byte, manifests [][]byt
 	if err != nil {
 		return nil, nil, err
 	}
-	manifests = append(manifests, registry.Manifest())
 	p.WireGuard, p.NetworkPolicies = d.WireGuard, d.NetworkPolicies
 	for _, addon := range []struct {
 		brought bool
 		write   func(kubeadm.Params) ([]byte, error)
-	}{{d.KubeProxy, kubeadm.KubeProxy}, {d.Flannel, kubeadm.Flannel}} {
+	}{{d.Flannel, kubeadm.Flannel}, {d.KubeProxy, kubeadm.KubeProxy}} {
 		if !addon.brought {
 			continue
 		}
@@ -180,5 +180,6 @@ func (d *Kubernetes) make(p kubeadm.Params) (documents []byte, manifests [][]byt
 		}
 		manifests = append(manifests, manifest)
 	}
+	manifests = append(manifests, registry.Manifest())
 	return documents, append(manifests, d.Manifests...), nil
 }

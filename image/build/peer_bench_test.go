@@ -162,11 +162,20 @@ func (p peer) build(b *testing.B, args ...string) time.Duration {
 }
 
 // buildFigures are those of one side.
-type buildFigures struct{ inert, full, file, unchanged, agent, network, root []float64 }
+type buildFigures struct {
+	inert, full, file, unchanged, agent, network, root []float64
+	// empty are builds from nothing but packages and the tools tree.
+	empty, memory, disk []float64
+}
 
-// BenchmarkBuild compares what people wait for: a build after a package changed, with what was downloaded at hand; one after a
-// file of the tree changed; and one after nothing changed. The sides build in turn; who goes first changes by round. mkosi resolves its packages in each build, and
-// Hullmark did when it made the lock, which is not counted.
+// fromNothing adds such a build.
+func (f *buildFigures) fromNothing(w watched) {
+	f.empty, f.memory, f.disk = append(f.empty, w.seconds), append(f.memory, w.memory), append(f.disk, w.disk)
+}
+
+// BenchmarkBuild compares what people wait for: a build from nothing, with what was downloaded at hand; one after a package changed; one
+// after a file of the tree changed; and one after nothing changed. The sides build in turn; who goes first changes by round. mkosi resolves
+// its packages in each build, and Hullmark did when it made the lock, which is not counted.
 func BenchmarkBuild(b *testing.B) {
 	if *rounds < 1 || *rounds%2 == 0 {
 		b.Fatalf("-rounds %d: want an odd number", *rounds)
@@ -181,12 +190,19 @@ func BenchmarkBuild(b *testing.B) {
 	put(b, o.Config, marker("agent", agentOrder(b, o)))
 	put(b, o.Config, marker("network", "After=network.target"))
 	ours(b, o)
+	program := filepath.Join(b.TempDir(), "hullmark")
+	if err := runQuiet(exec.CommandContext(b.Context(), "go", "build", "-o", program, "../../tools/hullmark"), "go build"); err != nil {
+		b.Fatal(err)
+	}
 	own, theirs := &buildFigures{}, &buildFigures{}
 	for i := range *rounds {
 		probe := map[string]string{"mkosi.extra/etc/probe": fmt.Sprint(i + 2)}
 		changed := o
 		sides := []func(){
 			func() {
+				nothing := o
+				nothing.Store, nothing.Out = storeBeside(b, o.Store), b.TempDir()
+				own.fromNothing(watch(b, nothing.Out, func() { byProgram(b, program, nothing) }))
 				changed.LockFile = withNewVersion(b, o, l, "sed")
 				own.full = append(own.full, ours(b, changed).Seconds())
 				changed.LockFile = withNewVersion(b, o, l, "containerd")
@@ -195,7 +211,9 @@ func BenchmarkBuild(b *testing.B) {
 				own.file = append(own.file, ours(b, changed).Seconds())
 			},
 			func() {
-				theirs.full = append(theirs.full, p.build(b, "--cache-only", "always").Seconds())
+				w := watch(b, p.work, func() { p.build(b, "--cache-only", "always") })
+				theirs.full = append(theirs.full, w.seconds)
+				theirs.fromNothing(w)
 				put(b, p.mkosi.definitions, probe)
 				theirs.file = append(theirs.file, p.build(b, "--cache-only", "always", "--incremental", "yes").Seconds())
 			},
@@ -206,7 +224,7 @@ func BenchmarkBuild(b *testing.B) {
 		for _, side := range sides {
 			side()
 		}
-		own.unchanged = append(own.unchanged, unchangedTime(b, changed))
+		own.unchanged = append(own.unchanged, unchangedTime(b, program, changed))
 		disk, peers := filepath.Join(o.Out, o.ID+".raw"), filepath.Join(p.work, "peer.raw")
 		boots := bootTimes(b, disk, tools, "agent", "network")
 		own.agent, own.network = append(own.agent, boots[0]), append(own.network, boots[1])
@@ -225,6 +243,9 @@ func BenchmarkBuild(b *testing.B) {
 		// To mkosi any package is like any other.
 		{"build after a package changed that no script reads (containerd), and mkosi's after any", func(f *buildFigures) []float64 { return f.inert }, "s", 0.2},
 		{"build after a package changed that scripts run (sed), and mkosi's after any", func(f *buildFigures) []float64 { return f.full }, "s", 0.2},
+		{"build from packages and the tools tree alone, our programs compiled", func(f *buildFigures) []float64 { return f.empty }, "s", 0.6},
+		{"memory of no file's at most, meanwhile", func(f *buildFigures) []float64 { return f.memory }, "MiB", 1},
+		{"disk at most, meanwhile", func(f *buildFigures) []float64 { return f.disk }, "MB", 1},
 		{"build after a file of the tree changed", func(f *buildFigures) []float64 { return f.file }, "s", 0.05},
 		{"power-on to the agent, and to an ordinary service of the peer's, emulated", func(f *buildFigures) []float64 { return f.agent }, "s", 0.25},
 		{"power-on to an ordinary service after network.target, emulated", func(f *buildFigures) []float64 { return f.network }, "s", 1},
@@ -310,24 +331,23 @@ func editPrograms(b *testing.B, files, version string) {
 	}
 }
 
-// unchangedTime returns how many seconds the program takes to see that nothing changed.
-func unchangedTime(b *testing.B, o Options) float64 {
+// byProgram builds as a user does, and returns how long that took.
+func byProgram(b *testing.B, program string, o Options) time.Duration {
 	b.Helper()
-	program := filepath.Join(b.TempDir(), "hullmark")
-	if err := runQuiet(exec.CommandContext(b.Context(), "go", "build", "-o", program, "../../tools/hullmark"), "go build"); err != nil {
+	cmd := exec.CommandContext(b.Context(), program, append(o.buildArgs(o.Source, o.Out), "-o", "json")...)
+	cmd.Env = append(os.Environ(), "HULLMARK_CACHE="+o.Store.Root)
+	began := time.Now()
+	if err := runQuiet(cmd, "hullmark build"); err != nil {
 		b.Fatal(err)
 	}
-	var took time.Duration
-	for range 2 {
-		cmd := exec.CommandContext(b.Context(), program, append(o.buildArgs(o.Source, o.Out), "-o", "json")...)
-		cmd.Env = append(os.Environ(), "HULLMARK_CACHE="+o.Store.Root)
-		began := time.Now()
-		if err := runQuiet(cmd, "hullmark build"); err != nil {
-			b.Fatal(err)
-		}
-		took = time.Since(began)
-	}
-	return took.Seconds()
+	return time.Since(began)
+}
+
+// unchangedTime returns how many seconds the program takes to see that nothing changed.
+func unchangedTime(b *testing.B, program string, o Options) float64 {
+	b.Helper()
+	byProgram(b, program, o)
+	return byProgram(b, program, o).Seconds()
 }
 
 // bootTimes returns how many seconds after power-on an image's markers start, in the order in which they do.
