@@ -1,4 +1,4 @@
-# Draws out/growth.csv, which make bench-growth writes: gnuplot -e 'csv="out/growth.csv"; svg="docs/growth.svg"' internal/load/growth.gp
+# Draws the table that make bench-growth writes: gnuplot -e 'csv="out/growth-group.csv"; svg="docs/growth.svg"' internal/load/growth.gp
 # (apt-get install gnuplot-nox)
 set terminal svg size 960,720 font "sans-serif,12" background "#ffffff"
 set output svg
