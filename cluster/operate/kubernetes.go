@@ -61,6 +61,11 @@ func (d *Kubernetes) checkMaking() error {
 			return err
 		}
 	}
+	for i, m := range d.Manifests {
+		if err := checkManifest(m); err != nil {
+			return fmt.Errorf("--manifest, number %d: %w", i+1, err)
+		}
+	}
 	documents, _, err := d.make(p)
 	if err != nil {
 		return err
