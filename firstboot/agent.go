@@ -47,7 +47,8 @@ type Timing struct {
 	FirstPause, LongestPause time.Duration
 	// Epoch lies between two numbers of the disk while the node is Ready, within half as much and half as much again.
 	Epoch time.Duration
-	// DeniedPause lies between two rounds when only another policy or disk could change the answer.
+	// DeniedPause is the first when only another policy or disk could change the answer, as when the operator has yet to name the machine;
+	// it doubles, too.
 	DeniedPause time.Duration
 	// Trial is how long the trial of a release has until its node is healthy, TrialDenied how long a refusal that does not pass by itself
 	// may stand meanwhile. Direction lies between two questions of a Ready node what to do with its slots, within half as much and half as
@@ -67,7 +68,7 @@ func DefaultTiming() Timing {
 	return Timing{
 		Network: 15 * time.Second, Dial: 10 * time.Second, Answer: 15 * time.Second, Proceed: 5 * time.Minute,
 		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
-		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute, Epoch: 12 * time.Minute,
+		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: 8 * time.Second, Epoch: 12 * time.Minute,
 		Certificate: time.Minute, Restart: 5 * time.Minute, Upgrade: time.Minute, Read: 30 * time.Second,
 		Trial: 30 * time.Minute, TrialDenied: 4 * time.Minute, Direction: 40 * time.Second, Report: 10 * time.Second,
 	}

@@ -43,17 +43,16 @@ func (a dialler) start(ctx context.Context) (stop func()) {
 
 // run asks every join service that the node config names, round after round, for as long as this boot has no ticket.
 func (a dialler) run(ctx context.Context) {
-	pause := a.Timing.FirstPause
+	unanswered, denied := a.Timing.FirstPause, a.Timing.DeniedPause
 	for a.turn.ticketless(ctx) == nil {
-		final := a.askAround(ctx)
-		wait := pause
-		if final {
-			wait = a.Timing.DeniedPause
-		} else {
-			pause = min(2*pause, a.Timing.LongestPause)
+		next := &unanswered
+		if final := a.askAround(ctx); final {
+			next = &denied
 		}
+		pause := *next
+		*next = min(2*pause, a.Timing.LongestPause)
 		// Half of the pause is chance: nodes that lost the power together do not come back in step.
-		a.countDown(ctx, wait/2+rand.N(wait/2+1))
+		a.countDown(ctx, pause/2+rand.N(pause/2+1))
 	}
 }
 
