@@ -17,9 +17,9 @@ import (
 // strictly decodes objects of Kubernetes' own kinds, and refuses a field that they do not have, or one that is there twice.
 var strictly = json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{Yaml: true, Strict: true})
 
-// checkManifest refuses a stream of YAML documents that kubectl could not apply, or that has a field which nobody reads: the node does not
-// look for these (systemd/system/hullmark-addons.service). Of kinds that Kubernetes does not have itself, and of a List's items, it knows no
-// fields.
+// checkManifest refuses a stream of YAML documents that kubectl could not apply, or that has a field which nobody reads: the node does
+// not look for these (systemd/system/hullmark-addons.service). Of kinds that Kubernetes does not have itself, and of a List's items, it
+// knows no fields.
 func checkManifest(stream []byte) error {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(stream)))
 	for n := 1; ; n++ {
