@@ -211,7 +211,7 @@ func dependencies(t *testing.T, pattern, list string) map[string][]string {
 
 // forTests lists the packages below internal/ that no program holds: what tests share, and tests of several rooms.
 var forTests = []string{
-	"agenttest", "bench", "buildtest", "canary", "e2e", "endorsetest", "explore", "explore/seam", "explore/search", "flood", "fulldisk", "hcltest", "imagetest", "jointest", "load", "lukstest", "memrecords", "memtest", "nitrotest", "nodetest",
+	"agenttest", "bench", "browsertest", "buildtest", "canary", "e2e", "endorsetest", "explore", "explore/seam", "explore/search", "flood", "fulldisk", "hcltest", "imagetest", "jointest", "load", "lukstest", "memrecords", "memtest", "nitrotest", "nodetest",
 	"policytest", "powercut", "probe", "probe/slotnode", "providertest", "rolling", "romtest", "sevtest", "tdxtest", "testenv", "tooltest", "test/secureprocessor", "test/slotnode", "tpmtest", "upgradetest", "vaulttest", "vectors", "waltest",
 }
 

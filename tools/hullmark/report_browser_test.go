@@ -5,10 +5,10 @@ package main
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark/cluster/report"
+	"github.com/hullmark/hullmark/internal/browsertest"
 )
 
 // TestReportPageInBrowser opens a cluster's page, as a phone, narrow windows and a wide screen would, by day and by night.
@@ -22,23 +22,22 @@ func TestReportPageInBrowser(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "page.html")
 	write(t, file, page)
-	ctx, said := newBrowser(t)
-	for _, width := range []int64{320, 390, 800, 1250, 1800} {
-		for _, scheme := range []string{"light", "dark"} {
+	b := browsertest.Start(t)
+	for _, width := range browsertest.Widths {
+		for _, scheme := range browsertest.Schemes {
 			t.Run(fmt.Sprintf("%d-%s", width, scheme), func(t *testing.T) {
-				look(t, ctx, width, scheme, file)
-				wantVisible(t, ctx, "h1", "1 of 3 nodes are not what they should be")
-				wantVisible(t, ctx, ".facts", "version 3")
-				wantVisible(t, ctx, ".changes", "policy version: 3, before 2")
-				wantVisible(t, ctx, ".register.differs .cause", "measurement-mismatch")
-				wantVisible(t, ctx, ".register.not-covered .cause", "certificate ends in")
-				wantCount(t, ctx, ".tile", 3)
-				wantCount(t, ctx, ".register.equal > details[open]", 0)
-				wantReadable(t, ctx)
+				b.Look(t, width, scheme, "file://"+file)
+				b.WantVisible(t, "h1", "1 of 3 nodes are not what they should be")
+				b.WantVisible(t, ".facts", "version 3")
+				b.WantVisible(t, ".changes", "policy version: 3, before 2")
+				b.WantVisible(t, ".register.differs .cause", "measurement-mismatch")
+				b.WantVisible(t, ".register.not-covered .cause", "certificate ends in")
+				b.WantCount(t, ".tile", 3)
+				b.WantCount(t, ".register.equal > details[open]", 0)
+				b.WantReadable(t)
 			})
 		}
 	}
-	if messages := said(); len(messages) > 0 {
-		t.Errorf("the browser complains:\n%s", strings.Join(messages, "\n"))
-	}
+	b.WantQuiet(t)
+	b.WantAsked(t, "file://"+file)
 }
