@@ -1,10 +1,10 @@
 // Package webpage is what the pages that the program writes have in common: one style, a policy by which a browser runs and fetches
-// nothing, and texts that are fit to show whoever wrote them.
+// nothing, and texts that are fit to show whoever wrote them. The site of the docs has its colours, type and brand from here, too.
 package webpage
 
 import (
 	"crypto/sha256"
-	_ "embed" // the style, and what all pages begin with
+	_ "embed" // the styles, and what all pages begin with
 	"encoding/base64"
 	"html/template"
 	"strings"
@@ -15,11 +15,19 @@ import (
 const maxWords = 240
 
 var (
+	//go:embed base.css
+	base string
 	//go:embed page.css
-	style string
+	own string
 	//go:embed parts.html
 	parts string
 )
+
+// style is that of a page which stands for itself.
+var style = base + own
+
+// Base is the style that these pages share with others: colours by day, by night and on paper, type, and the brand.
+func Base() string { return base }
 
 // policy is the Content-Security-Policy of a page that needs nothing else. The style is allowed by its hash, so that nothing else
 // in the page can be one (CSP Level 3 §2.3.1).
