@@ -213,6 +213,10 @@ bench-capi: ## Compare the bootstrap provider of Cluster API with kubeadm's on N
 bench-disk: ## Compare ways to keep files on a disk that the host can write, in a guest (needs btrfs-progs).
 	go test -tags vm -count 1 -run '^$$' -bench BenchmarkFreshness -benchtime 1x -timeout 30m ./firstboot/statedisk/volume
 
+.PHONY: site
+site: ## Make a site of README and docs in out/site, which is searched and read without a server.
+	go run ./tools/site -out $(OUT)/site
+
 .PHONY: tour
 tour: ## Run the commands of docs/tour.md, and write what they print into the page.
 	go test -count 1 -v -run '^TestTour$$' ./tools/hullmark -args -update

@@ -106,6 +106,8 @@ var forbidden = []arrow{
 	{"./internal/test/secureprocessor", module + "/launch", "what plays the hardware measures by itself, so that one checks the other"},
 	{"./internal/test/secureprocessor", module + "/attest/...", "what plays the hardware shares nothing with who judges it"},
 	{"./tools/initrd", module + "/attest/...", "the initrd opens the root and nothing else"},
+	{"./internal/site", "os/exec", "a site is made of pages alone"},
+	{"./tools/hullmark", "github.com/yuin/goldmark/...", "the program is given to people without its pages; tools/site makes their site"},
 }
 
 // forbiddenDirectly are arrows out of packages that may import others with such needs, for what those compute, but must not do
@@ -119,6 +121,8 @@ var forbiddenDirectly = []arrow{
 	{"./cluster/render", "os", "rendering is pure: a document is all that counts"},
 	{"./cluster/render", "time", "the same document gives the same bytes at any time"},
 	{"./cluster/addons", "os/exec", "Helm is a library here, and runs no program for us"},
+	{"./internal/site", "os", "the same pages give the same bytes; tools/site reads and writes files"},
+	{"./internal/site", "time", "the same pages give the same bytes at any time"},
 	{"./measurements/tlog", "os", "what a log consists of is computed; measurements/tlog/place reads and writes its files"},
 	{"./tools/hullmark", "google.golang.org/grpc/...", "a verb has flags, one call and printing; cluster/operate speaks to nodes"},
 	{"./tools/hullmark", "k8s.io/client-go/...", "a verb has flags, one call and printing; cluster/operate speaks to the API"},

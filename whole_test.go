@@ -30,6 +30,7 @@ var writesItself = map[string]string{
 	"internal/vm/console.go":               "a log, which grows; the last boot's is kept under another name",
 	"tools/hullmark/init.go":               "an empty file that shows that one can be made here, removed at once",
 	"tools/hullmark/learn.go":              "a blank disk in a folder of its own",
+	"tools/site/main.go":                   "fills the site's folder, which internal/atomicfile makes whole",
 	"tools/kubernetes/flannel/cni.go":      "a module of its own, whose sums the lock holds; its file is in memory, and of this boot alone",
 }
 
