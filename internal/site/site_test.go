@@ -171,7 +171,10 @@ func TestAnchors(t *testing.T) {
 		{"k8s.io/client-go & others", "k8sioclient-go--others"},
 		{"`--out` and _this_", "--out-and-_this_"},
 		{"Grüße, 日本 №5", "grüße-日本-5"},
-		{"Same", "same"}, {"Same", "same-1"}, {"Same 1", "same-1-1"}, {"Same", "same-2"},
+		{"Same", "same"},
+		{"Same", "same-1"},
+		{"Same 1", "same-1-1"},
+		{"Same", "same-2"},
 	} {
 		if got := seen.next(strings.ReplaceAll(c[0], "`", "")); got != c[1] {
 			t.Errorf("%s: %s, want %s", c[0], got, c[1])
