@@ -52,7 +52,7 @@ func fakes() []edit {
 		{services, "call(ctx, wire.NewJoinServiceClient(client), info)", "call(ctx, nil, info)"},
 		{advance, "client.Epoch(ctx)", "seam.World.DialEpoch()"},
 		{dial, "wire.NewJoinServiceClient(client).Exchange(ctx)", "seam.World.Dial()"},
-		{dial, "a.countDown(ctx, wait/2+rand.N(wait/2+1))", "_ = wait\n\t\tseam.World.Pause(ctx, a.turn.isKept(), a.wasReady())"},
+		{dial, "a.countDown(ctx, pause/2+rand.N(pause/2+1))", "_ = pause\n\t\tseam.World.Pause(ctx, a.turn.isKept(), a.wasReady())"},
 		{"firstboot/serve.go", "net.Listen(\"tcp\", a.Listen)", "seam.Listen()"},
 		{"firstboot/serve.go", "servicefiles.Listen(a.RunDir)", "seam.Listen()"},
 		{"firstboot/serve.go", "tls, err := channel.NodeTLS(a.config.ClusterRoot)", "_ = channel.NodeTLS\n\ttls, err := seam.NoTLS()"},
