@@ -68,6 +68,10 @@ test-long: bin/hullmark ## Run the tests of test-fast, and those that build root
 test-builds: ## Build images from nothing, on a full disk, with a kernel module of one's own, for each platform, and as docs/ci.md says.
 	go test -tags builds -count 1 -timeout 2h -v -run 'FullDisk|UserDefinitions|FailingScript|KernelModuleExample|PathsMakeOneImage|TestPlatforms$$|CIRecipe' $(call tagged,builds)
 
+.PHONY: test-ci
+test-ci: ## Run the steps of the Action for GitHub and of the template for GitLab: a release, and another builder who builds it again and signs it, too (as root, who makes the containers).
+	go test -tags builds -count 1 -timeout 3h -v -run '^Test(Action|Template)Steps$$' ./internal/e2e
+
 .PHONY: test-changes
 test-changes: ## Change CHANGES packages (30), one after another, and hold each root tree against one that is made from nothing; SEED chooses.
 	go test -tags builds -count 1 -timeout 3h -v -run '^TestTree' ./image/build -args -changes $(or $(CHANGES),30) -seed $(or $(SEED),1)

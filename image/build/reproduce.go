@@ -52,6 +52,9 @@ const otherMemory = 14 << 10
 // nil, it is called when all is equal, with the paths of the first image, beside which that lies, and of the tools tree. The image is
 // gone afterwards.
 func Reproduce(ctx context.Context, o Options, program string, use func(image, tools string) error) (sum string, err error) {
+	if o.LockFile, err = filepath.Abs(o.LockFile); err != nil { // The kernel of another day works in another folder.
+		return "", err
+	}
 	l, err := ReadLock(o)
 	if err != nil {
 		return "", err
