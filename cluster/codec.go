@@ -29,6 +29,7 @@ const version = 2
 type document struct {
 	Version        int                      `json:"version"`
 	Root           authorityDoc             `json:"root"`
+	RootElsewhere  bool                     `json:"rootElsewhere,omitempty"`
 	Lease          *leaseDoc                `json:"lease,omitempty"`
 	Online         authorityDoc             `json:"online"`
 	Keyset         []byte                   `json:"keyset"`
@@ -92,7 +93,13 @@ func (c *Cluster) encode() ([]byte, error) {
 		d.Lease = &leaseDoc{authorityDoc{Certificate: c.Lease.Certificate.Raw, Key: key}, c.Lease.Document, c.Lease.For, c.Lease.Lender}
 		d.Root.Certificate = c.Root.Certificate.Raw
 	}
+	if c.remote != nil {
+		d.RootElsewhere, d.Root.Certificate = true, c.Root.Certificate.Raw
+	}
 	for _, a := range c.authorities(&d) {
+		if a.authority.Key == nil {
+			return nil, fmt.Errorf("%s: it has no key", a.name)
+		}
 		key, err := x509.MarshalPKCS8PrivateKey(a.authority.Key)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", a.name, err)
@@ -134,7 +141,7 @@ func (c *Cluster) authorities(d *document) []pairing {
 		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy},
 		{"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
 	}
-	if d.Lease == nil { // Else there is a certificate of the root alone.
+	if d.Lease == nil && !d.RootElsewhere { // Else there is a certificate of the root alone.
 		all = append(all, pairing{"root", &c.Root, &d.Root})
 	}
 	if d.KubeletNext != nil {
@@ -182,6 +189,11 @@ func decode(data []byte) (*Cluster, error) {
 			return nil, fmt.Errorf("lease: %w", err)
 		}
 	}
+	if d.RootElsewhere {
+		if err := c.decodeRemote(&d); err != nil {
+			return nil, fmt.Errorf("root: %w", err)
+		}
+	}
 	for _, a := range c.authorities(&d) {
 		if *a.authority, err = a.doc.decode(); err != nil {
 			return nil, fmt.Errorf("%s: %w", a.name, err)
@@ -220,6 +232,21 @@ func (c *Cluster) decodeLease(lease *leaseDoc, root authorityDoc) error {
 		return err
 	}
 	return channel.CheckOperator([]*x509.Certificate{held.Certificate, c.Root.Certificate}, c.ID())
+}
+
+// decodeRemote reads what a file has of a root whose key is elsewhere: its certificate.
+func (c *Cluster) decodeRemote(d *document) (err error) {
+	if len(d.Root.Key) > 0 || d.Lease != nil {
+		return errors.New("its key is said to be elsewhere, and it is there, or a lease is")
+	}
+	if c.Root.Certificate, err = x509.ParseCertificate(d.Root.Certificate); err != nil {
+		return err
+	}
+	if err := c.Root.Certificate.CheckSignatureFrom(c.Root.Certificate); err != nil {
+		return err
+	}
+	c.remote, err = newRemoteKey(c.Root.Certificate.PublicKey)
+	return err
 }
 
 func (d authorityDoc) decode() (Authority, error) {

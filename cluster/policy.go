@@ -58,11 +58,12 @@ func (c *Cluster) setPolicy(policy measurements.Policy, same bool, documents ...
 		return err
 	}
 	signed := c.Policy
-	if !same && c.Lease != nil {
-		return ErrLent
-	}
 	if !same {
-		if signed, err = measurements.SignPolicy(c.Root.Key, c.ID(), policy); err != nil {
+		root, err := c.rootKey()
+		if err != nil {
+			return err
+		}
+		if signed, err = measurements.SignPolicy(root, c.ID(), policy); err != nil {
 			return err
 		}
 	}

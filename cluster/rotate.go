@@ -72,7 +72,14 @@ func (c *Cluster) nextRotation() (measurements.Policy, error) {
 // RotateRoot gives the cluster another root, to which the present one hands over, with an online CA and a policy of its own.
 // The present root's key is gone then; nodes whose configuration names it obey the new one until ForgetRoot. What is bound to
 // the cluster's first root stays as it is.
-func (c *Cluster) RotateRoot() error {
+func (c *Cluster) RotateRoot() error { return c.rotateRoot((*Cluster).makeRoot) }
+
+// RotateRootTo is RotateRoot to a root whose key is elsewhere.
+func (c *Cluster) RotateRootTo(next RemoteRoot) error {
+	return c.rotateRoot(func(c *Cluster) error { return c.takeRoot(next) })
+}
+
+func (c *Cluster) rotateRoot(makeRoot func(*Cluster) error) error {
 	policy, err := c.nextRotation()
 	if err != nil {
 		return err
@@ -80,16 +87,27 @@ func (c *Cluster) RotateRoot() error {
 	if len(policy.CrossCertificates) >= 2*hullmark.MaxCrossCertificates {
 		return fmt.Errorf("rotate the root: %d roots before the present one are still obeyed, and no more may be; next: give up the oldest (hullmark cluster forget-root)", hullmark.MaxCrossCertificates)
 	}
-	earlier := c.Root
-	if err := c.makeRoot(); err != nil {
+	obeyed, err := c.Roots()
+	if err != nil {
+		return err
+	}
+	earlier := c.Root.Certificate
+	earlierKey, err := c.rootKey()
+	if err != nil {
+		return err
+	}
+	if err := makeRoot(c); err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}
-	crossCertificate, err := channel.NewCrossCertificate(earlier.Certificate, earlier.Key, c.Root.Key.Public())
+	if slices.Contains(obeyed, c.ID()) {
+		return fmt.Errorf("rotate the root: %s is the present root, or one before it that nodes still obey; next: name another key", c.ID())
+	}
+	crossCertificate, err := channel.NewCrossCertificate(earlier, earlierKey, c.Root.Certificate.PublicKey)
 	if err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}
-	policy.FirstRoot = policy.First(hullmark.ClusterRootOf(earlier.Certificate.RawSubjectPublicKeyInfo))
-	policy.CrossCertificates = slices.Concat([][]byte{crossCertificate.Raw, earlier.Certificate.Raw}, policy.CrossCertificates)
+	policy.FirstRoot = policy.First(hullmark.ClusterRootOf(earlier.RawSubjectPublicKeyInfo))
+	policy.CrossCertificates = slices.Concat([][]byte{crossCertificate.Raw, earlier.Raw}, policy.CrossCertificates)
 	if policy.Keys, err = c.keysDigest(policy.Rotation); err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}

@@ -91,7 +91,7 @@ func (n Node) Journal(ctx context.Context, c *cluster.Cluster, w io.Writer) erro
 }
 
 // dial prepares one connection to the node: no proxy, no retry, no resolver
-// but the system's, and the operator's certificate, made for this connection alone.
+// but the system's, and the operator's certificate.
 func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(channel.OperatorCredentials(operator)),
@@ -104,7 +104,7 @@ func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 
 // reach dials the node until open succeeds on a connection to it, which is
 // returned and is the caller's to close. A node that does not answer is dialled
-// again until the deadline; one that refuses is not. Each connection has a certificate of its own, for the scope.
+// again until the deadline; one that refuses is not. Each connection has a certificate for the scope (cluster.Cluster.Operator).
 func (n Node) reach(ctx context.Context, c *cluster.Cluster, scope channel.Scope, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
 	began := time.Now()
 	for {
