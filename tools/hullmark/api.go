@@ -31,7 +31,7 @@ func (o *apiOptions) connect(cmd *cobra.Command) (*operate.API, *cluster.File, e
 	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
 		return nil, nil, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
 	}
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile}
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
 	file, err := operator.open(cmd.ErrOrStderr())
 	if err != nil {
 		return nil, nil, err

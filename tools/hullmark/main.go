@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/addons"
 	"github.com/hullmark/hullmark/cluster/operate"
 )
@@ -86,6 +87,7 @@ var clusterErrors = []struct {
 	code int
 }{
 	{operate.ErrUsage, exitUsage},
+	{cluster.ErrRootElsewhere, exitUsage},
 	{operate.ErrMismatch, exitMismatch},
 	{operate.ErrDenied, exitDenied},
 	{operate.ErrUnreachable, exitUnreachable},

@@ -30,6 +30,7 @@ const maxPassphrase = 1 << 10
 // operatorOptions are the flags of every verb that speaks to a node.
 type operatorOptions struct {
 	cluster, passphraseFile string
+	rootKey                 rootOptions
 	node                    string
 	wait                    time.Duration
 }
@@ -37,6 +38,7 @@ type operatorOptions struct {
 func (o *operatorOptions) addFlags(cmd *cobra.Command, wait time.Duration) {
 	f := cmd.Flags()
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
+	o.rootKey.addFlag(cmd)
 	f.StringVar(&o.node, "node", "", "the node's `HOST[:PORT]` (port 7443 if none)")
 	f.DurationVar(&o.wait, "wait", wait, "how long to keep dialling a node that is still booting")
 	require(cmd, "node")
@@ -64,7 +66,11 @@ func (o *operatorOptions) open(notes io.Writer) (*cluster.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cluster.Open(o.cluster, passphrase)
+	file, err := cluster.Open(o.cluster, passphrase)
+	if err != nil {
+		return nil, err
+	}
+	return file, o.rootKey.signFor(file)
 }
 
 // address returns the node's address with a port.

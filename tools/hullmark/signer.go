@@ -18,8 +18,9 @@ const signerTime = 5 * time.Minute
 const maxSignature = 64 << 10
 
 // commandSigner is a private key that is elsewhere: in a token, a cloud's key service, another machine. A command of the shell
-// gets the message on standard input and answers with the signature on standard output: RSASSA-PKCS1-v1_5 with SHA-256 over the
-// message, as it is, without any encoding. What it says on standard error is shown.
+// gets the message on standard input and answers with the signature over it on standard output, without any encoding around it: for a
+// key of Secure Boot RSASSA-PKCS1-v1_5 with SHA-256, for a cluster's root what cluster.RemoteRoot takes. What it says on standard
+// error is shown.
 type commandSigner struct {
 	ctx     context.Context
 	command string
