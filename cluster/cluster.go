@@ -71,8 +71,12 @@ type Cluster struct {
 	KubeletFormer *x509.Certificate
 	// ServiceAccount signs service accounts' tokens.
 	ServiceAccount *ecdsa.PrivateKey
+	// Revision counts the file's changes.
+	Revision Revision
 	// Policy is the last policy that Root signed, in its signed form; empty before the first.
 	Policy []byte
+	// signed tells the last policies from others of their versions.
+	signed []stamp
 	// Documents are those that Policy accepts, in encoded form.
 	Documents map[measurements.DocumentID][]byte
 	// Settings are those of the join services; nil before the first init.

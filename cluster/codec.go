@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"filippo.io/age"
 
@@ -42,7 +43,10 @@ type document struct {
 	KubeletNext    *authorityDoc            `json:"kubeletNext,omitempty"`
 	KubeletFormer  []byte                   `json:"kubeletFormer,omitempty"`
 	ServiceAccount []byte                   `json:"serviceAccount"`
+	Revision       uint64                   `json:"revision,omitempty"`
+	Changed        time.Time                `json:"changed,omitzero"`
 	Policy         []byte                   `json:"policy,omitempty"`
+	Signed         []stamp                  `json:"signed,omitempty"`
 	First          *joinservice.FirstRecord `json:"initialising,omitempty"`
 	Initialised    *hullmark.EKID           `json:"initialised,omitempty"`
 	LentFor        *hullmark.EKID           `json:"lentFor,omitempty"`
@@ -75,6 +79,7 @@ func (c *Cluster) encode() ([]byte, error) {
 	d := document{
 		Version: version, Keyset: keyset, Blind: bytes.Clone(c.Blind.Expose()), Keeper: c.Keeper.encode(), Policy: c.Policy, First: c.First, Initialised: c.Initialised,
 		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs, LentFor: c.LentFor,
+		Revision: c.Revision.Number, Changed: c.Revision.Time, Signed: c.signed,
 	}
 	if c.KubeletNext != nil {
 		d.KubeletNext = &authorityDoc{}
@@ -163,8 +168,9 @@ func decode(data []byte) (*Cluster, error) {
 	c := &Cluster{
 		Keeper: d.Keeper.decode(), Policy: d.Policy, First: d.First, Initialised: d.Initialised,
 		Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs, LentFor: d.LentFor,
+		Revision: Revision{d.Revision, d.Changed}, signed: d.Signed,
 	}
-	err := c.checkDocuments()
+	err := errors.Join(c.checkDocuments(), c.checkStamps())
 	if err != nil {
 		return nil, err
 	}

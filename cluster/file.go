@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"strconv"
+	"time"
 
 	"filippo.io/age"
 
@@ -136,7 +137,7 @@ func readWorkFactor(encrypted []byte) (int, error) {
 	return factor, nil
 }
 
-// Update lets change edit a copy of the cluster's records and writes the
+// Update lets change edit a copy of the cluster's records, counts the change and writes the
 // result. It returns once the file is safely on disk; until then nothing that
 // depends on the change may leave this process. A file that another process
 // changed since it was read is left alone.
@@ -150,6 +151,7 @@ func (f *File) Update(change func(*Cluster) error) error {
 	if err := change(&next); err != nil {
 		return err
 	}
+	next.count(time.Now())
 	encrypted, err := f.encrypt(&next)
 	if err != nil {
 		return fmt.Errorf("update cluster file: %w", err)

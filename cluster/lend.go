@@ -93,6 +93,7 @@ func (c *Cluster) Lend(loan Loan) (*Cluster, error) {
 	c.LentFor = &node
 	lent := *c
 	lent.Root.Key, lent.remote, lent.LentFor, lent.lender = nil, nil, nil, nil
+	lent.Revision, lent.signed = Revision{}, nil
 	lent.Lease = &Lease{Certificate: operator.Leaf, Key: key, Document: id, For: loan.For, Lender: c.lender.Recipient().String()}
 	return &lent, nil
 }

@@ -70,6 +70,11 @@ func (c *Cluster) setPolicy(policy measurements.Policy, same bool, documents ...
 	if err := checkSize(signed, held); err != nil {
 		return err
 	}
+	if !same {
+		if c.signed, err = c.stamps(signed); err != nil {
+			return err
+		}
+	}
 	c.Policy, c.Documents = signed, held
 	return nil
 }
