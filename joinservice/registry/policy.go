@@ -29,6 +29,9 @@ const (
 	documentKind             = "document"
 )
 
+// pushedBy is the annotation of the policy's object that says for people who brought it.
+const pushedBy = "hullmark/pushed-by"
+
 // maxObject bounds the content of one ConfigMap, in bytes; the API refuses more.
 const maxObject = 1 << 20
 
@@ -90,11 +93,16 @@ func policyOf(objects []any) (envelope []byte, documents map[measurements.Docume
 	return envelope, documents, nil
 }
 
-// PushPolicy gives the cluster a signed policy with every document that it
+// PushPolicy is PushPolicyBy of whoever says nothing of himself.
+func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents map[measurements.DocumentID][]byte) error {
+	return r.PushPolicyBy(ctx, "", envelope, documents)
+}
+
+// PushPolicyBy gives the cluster a signed policy with every document that it
 // names: documents first, then the policy; documents that are not among the given
 // are removed last. It verifies no signature. Replicas take the policy up by
-// WatchPolicy, or refuse it with an event.
-func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents map[measurements.DocumentID][]byte) error {
+// WatchPolicy, or refuse it with an event. Beside it stands by, a line that says for people who brought it.
+func (r *Policies) PushPolicyBy(ctx context.Context, by string, envelope []byte, documents map[measurements.DocumentID][]byte) error {
 	if len(envelope) == 0 || len(envelope) > maxObject {
 		return fmt.Errorf("push policy: it has %d bytes, and the API keeps at most %d: remove members, resets or overrides that are spent", len(envelope), maxObject)
 	}
@@ -104,7 +112,7 @@ func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents ma
 			return fmt.Errorf("push policy: %w", err)
 		}
 	}
-	if err := r.pushEnvelope(ctx, envelope); err != nil {
+	if err := r.pushEnvelope(ctx, by, envelope); err != nil {
 		return fmt.Errorf("push policy: %w", err)
 	}
 	if err := r.prune(ctx, documents); err != nil {
@@ -115,20 +123,29 @@ func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents ma
 
 // Pushed returns the policy that was pushed last, in its signed form, which nobody has verified; nil if there is none.
 func (r *Policies) Pushed(ctx context.Context) ([]byte, error) {
-	envelope, _, err := r.pushed(ctx)
+	envelope, _, err := r.PushedBy(ctx)
 	return envelope, err
 }
 
-// pushed returns it with its object's version.
-func (r *Policies) pushed(ctx context.Context) (envelope []byte, version string, err error) {
-	object, err := r.configMap(ctx, "read the policy in force", policyObject)
-	if apierrors.IsNotFound(err) {
-		return nil, "", nil
-	}
-	if err != nil {
+// PushedBy is Pushed with what PushPolicyBy noted beside it, which anybody who can write in the namespace may have written.
+func (r *Policies) PushedBy(ctx context.Context) (envelope []byte, by string, err error) {
+	object, err := r.pushed(ctx)
+	if err != nil || object == nil {
 		return nil, "", err
 	}
-	return object.BinaryData[policyKind], object.ResourceVersion, nil
+	return object.BinaryData[policyKind], object.Annotations[pushedBy], nil
+}
+
+// pushed returns the policy's object; nil if there is none.
+func (r *Policies) pushed(ctx context.Context) (*corev1.ConfigMap, error) {
+	object, err := r.configMap(ctx, "read the policy in force", policyObject)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return object, nil
 }
 
 // readPolicy is a signed policy by the version of its object. It has a line for each member, and each ticket asks for the newest: of one
@@ -164,10 +181,12 @@ func (r *Policies) Newest(ctx context.Context, held []byte) (envelope []byte, do
 	if err != nil {
 		return nil, nil, err
 	}
-	if envelope, version, err = r.pushed(ctx); err != nil || envelope == nil {
+	object, err := r.pushed(ctx)
+	if err != nil || object == nil || object.BinaryData[policyKind] == nil {
 		return nil, nil, err
 	}
-	r.read.keep(envelope, version)
+	envelope = object.BinaryData[policyKind]
+	r.read.keep(envelope, object.ResourceVersion)
 	if bytes.Equal(envelope, held) {
 		return nil, nil, nil
 	}
@@ -214,8 +233,11 @@ func (r *Policies) pushDocument(ctx context.Context, id measurements.DocumentID,
 }
 
 // pushEnvelope creates or replaces the policy's object; one that somebody else changes meanwhile is left alone.
-func (r *Policies) pushEnvelope(ctx context.Context, envelope []byte) error {
+func (r *Policies) pushEnvelope(ctx context.Context, by string, envelope []byte) error {
 	object := &corev1.ConfigMap{ObjectMeta: meta(policyKind, policyObject), BinaryData: map[string][]byte{policyKind: envelope}}
+	if by != "" {
+		object.Annotations = map[string]string{pushedBy: by}
+	}
 	there, err := r.configMap(ctx, "read the policy in force", policyObject)
 	absent := apierrors.IsNotFound(err)
 	if err != nil && !absent {

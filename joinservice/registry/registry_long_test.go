@@ -900,6 +900,20 @@ func TestPolicyIsPushedAndWatched(t *testing.T) {
 	push("four", map[measurements.DocumentID][]byte{id: []byte(content)})
 }
 
+// Who brought a policy stands beside it, for people, and is gone with the next one that says nothing.
+func TestPolicyNotesWhoBroughtIt(t *testing.T) {
+	ctx := t.Context()
+	for _, by := range []string{"revision 1 of a file", "revision 2 of a file", "", "revision 3 of a file"} {
+		if err := admin.PushPolicyBy(ctx, by, []byte("noted"), nil); err != nil {
+			t.Fatal(err)
+		}
+		envelope, noted, err := admin.PushedBy(ctx)
+		if err != nil || string(envelope) != "noted" || noted != by {
+			t.Errorf("the policy %q is noted as %q, want %q, %v", envelope, noted, by, err)
+		}
+	}
+}
+
 // wantEvent looks for a refusal that says something.
 func wantEvent(ctx context.Context, says string) error {
 	n, err := countEvents(ctx, says)
