@@ -33,6 +33,8 @@ type APIOptions struct {
 	Wait time.Duration
 	// Validity is how long its certificate is good for; an hour if it is 0. The methods of API make another one before it is over.
 	Validity time.Duration
+	// NewestLost goes on with a cluster file although another copy of it, which is lost, brought the cluster its policy (policy push).
+	NewestLost bool
 	// Progress hears of a server that is waited for, and once of one whose certificate ends soon.
 	Progress Progress
 	// Wrap, if it is set, is put between the clients and the connection, for whoever trusts the server less than an operator does.

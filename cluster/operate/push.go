@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -16,7 +14,7 @@ import (
 var ErrNoPolicy = errors.New("the cluster has no policy yet; init makes the first, or hullmark policy add")
 
 // PushPolicy brings the cluster file's policy and its documents to the cluster, whose join services check both and take them up.
-// The error is ErrNoPolicy before the first.
+// The error is ErrNoPolicy before the first, and ErrDenied if another copy of the cluster file was used since (APIOptions.NewestLost).
 func (a *API) PushPolicy(ctx context.Context) error {
 	return a.persist(ctx, func() error { return a.push(ctx, a.Done) })
 }
@@ -31,10 +29,10 @@ func (a *API) push(ctx context.Context, done Progress) error {
 	if policy.Version == 0 {
 		return ErrNoPolicy
 	}
-	if err := a.checkSuperseded(ctx); err != nil {
+	if err := a.checkNewest(ctx); err != nil {
 		return err
 	}
-	if err := a.client.PushPolicy(ctx, c.Policy, c.Documents); err != nil {
+	if err := a.client.PushPolicyBy(ctx, c.Revision.String(), c.Policy, c.Documents); err != nil {
 		return err
 	}
 	done.say("policy version %d is in the cluster, with %d documents", policy.Version, len(c.Documents))
@@ -49,32 +47,23 @@ func (a *API) pushSigned(ctx context.Context) error {
 	return nil
 }
 
-// checkSuperseded refuses a cluster file whose root has handed over to the one that signs by now: join services take nothing of
-// the earlier one.
-func (a *API) checkSuperseded(ctx context.Context) error {
-	id := a.file.Cluster.ID()
-	envelope, err := a.client.Pushed(ctx)
+// checkNewest refuses a cluster file of which another copy brought the cluster its policy: what that one changed is not in this one.
+// The error is ErrDenied then.
+func (a *API) checkNewest(ctx context.Context) error {
+	envelope, by, err := a.client.PushedBy(ctx)
 	if err != nil || envelope == nil {
 		return err
 	}
-	// A policy that nobody signed is replaced like any other.
-	signer, err := measurements.PolicySigner(envelope)
-	if err != nil || signer == id {
-		return nil
+	err = a.file.Cluster.CheckCopy(envelope, by, a.NewestLost)
+	if errors.Is(err, cluster.ErrOlderCopy) {
+		return as(ErrDenied, err)
 	}
-	policy, err := measurements.OpenPolicy(envelope, signer)
-	if err != nil {
-		return nil
-	}
-	if roots, err := joinservice.RootsOf(policy, signer); err == nil && slices.Contains(roots, id) {
-		return fmt.Errorf("the cluster's root is %s by now, and this cluster file is a copy from before it was exchanged; next: use the newest one", signer)
-	}
-	return nil
+	return err
 }
 
 // signAndPush edits the policy in the cluster file, unless it says already what it should, and brings it to the cluster.
 func (a *API) signAndPush(ctx context.Context, edit Edit) error {
-	if err := a.checkSuperseded(ctx); err != nil {
+	if err := a.checkNewest(ctx); err != nil {
 		return err
 	}
 	policy, err := a.file.Cluster.OpenPolicy()

@@ -16,8 +16,9 @@ import (
 // apiOptions are the flags of the verbs that speak to a cluster's API server.
 type apiOptions struct {
 	policyOptions
-	server string
-	wait   time.Duration
+	server     string
+	wait       time.Duration
+	newestLost bool // policy push alone
 }
 
 func (o *apiOptions) addFlags(cmd *cobra.Command) {
@@ -36,7 +37,7 @@ func (o *apiOptions) connect(cmd *cobra.Command) (*operate.API, *cluster.File, e
 	if err != nil {
 		return nil, nil, err
 	}
-	api, err := operate.Connect(file, operate.APIOptions{Server: o.server, Wait: o.wait, Progress: lines(cmd.ErrOrStderr()), Done: lines(cmd.OutOrStdout())})
+	api, err := operate.Connect(file, operate.APIOptions{Server: o.server, Wait: o.wait, NewestLost: o.newestLost, Progress: lines(cmd.ErrOrStderr()), Done: lines(cmd.OutOrStdout())})
 	return api, file, err
 }
 
@@ -77,7 +78,10 @@ Every join service checks the signature and that the version rises, and takes th
 namespace hullmark. Exit code 5 if the API server is not reached.
 
 A policy is not sent that leaves a machine without a ticket at its next boot, because what its disk starts is not accepted any more, or too few builders signed it (exit code 4),
-unless --withdraw says that this is meant. A machine that only loses its way back to the release before is named.`,
+unless --withdraw says that this is meant. A machine that only loses its way back to the release before is named.
+
+Neither is one of an older copy of the cluster file (exit code 4): another copy was used since, and what it changed is not in this one. If that copy is lost,
+--newest-lost goes on with this one, with a policy of a higher version than the cluster's.`,
 		Example: "  hullmark policy push --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,6 +98,7 @@ unless --withdraw says that this is meant. A machine that only loses its way bac
 		},
 	}
 	o.addFlags(cmd)
+	cmd.Flags().BoolVar(&o.newestLost, "newest-lost", false, "go on with this copy of the cluster file: the newer one is lost")
 	cmd.Flags().BoolVar(&withdraw, "withdraw", false, "send it also if machines get no ticket by it at their next boot")
 	return cmd
 }

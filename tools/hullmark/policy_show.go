@@ -66,6 +66,9 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 // writeTerms shows what holds for all machines.
 func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) error {
 	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
+	if c.Revision.Number > 0 {
+		fmt.Fprintf(t, "cluster file of %s\n", c.Revision)
+	}
 	roots, err := c.Roots()
 	if err != nil {
 		return err
