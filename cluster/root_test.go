@@ -26,8 +26,8 @@ import (
 // token is a root's key that is not in a cluster file.
 type token struct {
 	key *ecdsa.PrivateKey
-	// asked are the digests of what it was asked to sign.
-	asked [][sha256.Size]byte
+	// asked is what it was asked to sign.
+	asked [][]byte
 	// answer, if it is set, changes what the token answers.
 	answer func(signature []byte) []byte
 }
@@ -43,7 +43,7 @@ func newToken(t testing.TB) *token {
 
 func (k *token) sign(message []byte) ([]byte, error) {
 	digest := sha256.Sum256(message)
-	k.asked = append(k.asked, digest)
+	k.asked = append(k.asked, bytes.Clone(message))
 	signature, err := ecdsa.SignASN1(rand.Reader, k.key, digest[:])
 	if err == nil && k.answer != nil {
 		signature = k.answer(signature)
