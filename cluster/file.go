@@ -197,21 +197,28 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 		return nil, err
 	}
 	defer clear(plain)
-	var out bytes.Buffer
-	writer, err := f.key.encrypt(&out)
+	encrypted, err := encrypt(plain, f.key)
+	if err == nil && len(encrypted) > maxFile {
+		return nil, fmt.Errorf("the cluster file would have %d bytes, and more than %d are never read; remove documents from the policy", len(encrypted), maxFile)
+	}
+	return encrypted, err
+}
+
+// EncryptUnder encrypts what is kept beside a cluster file under a passphrase of its own, in a cluster file's format.
+func EncryptUnder(secret hullmark.Secret, workFactor int, plain []byte) ([]byte, error) {
+	if secret.Len() == 0 {
+		return nil, errors.New("the passphrase is empty")
+	}
+	return encrypt(plain, passphrase{secret, workFactor})
+}
+
+// DecryptUnder reads what EncryptUnder wrote. Another passphrase is ErrPassphrase.
+func DecryptUnder(secret hullmark.Secret, encrypted []byte) ([]byte, error) {
+	workFactor, err := readWorkFactor(encrypted)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := writer.Write(plain); err != nil {
-		return nil, err
-	}
-	if err := writer.Close(); err != nil {
-		return nil, err
-	}
-	if out.Len() > maxFile {
-		return nil, fmt.Errorf("the cluster file would have %d bytes, and more than %d are never read; remove documents from the policy", out.Len(), maxFile)
-	}
-	return out.Bytes(), nil
+	return decrypt(encrypted, passphrase{secret, workFactor})
 }
 
 // Encrypt encrypts what is kept beside the cluster file, in its format and under its key. Only what was closed without
@@ -242,6 +249,21 @@ func (p passphrase) decrypt(r io.Reader) (io.Reader, error) {
 		return nil, ErrPassphrase
 	}
 	return reader, err
+}
+
+func encrypt(plain []byte, k key) ([]byte, error) {
+	var out bytes.Buffer
+	writer, err := k.encrypt(&out)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := writer.Write(plain); err != nil {
+		return nil, err
+	}
+	if err := writer.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
 }
 
 func decrypt(encrypted []byte, k key) ([]byte, error) {

@@ -54,6 +54,19 @@ func (c *Cluster) takeRoot(root RemoteRoot) (err error) {
 	return c.certifyRoot()
 }
 
+// GiveUpRootKey takes the root's key out of the file: it is elsewhere from then on, wherever the caller has put it.
+func (c *Cluster) GiveUpRootKey() error {
+	if c.Root.Key == nil {
+		return errors.New("the root's key is not in this cluster file; next: exchange the root for one that is (hullmark cluster rotate root)")
+	}
+	remote, err := newRemoteKey(c.Root.Key.Public())
+	if err != nil {
+		return err
+	}
+	c.Root.Key, c.remote = nil, remote
+	return nil
+}
+
 // rootKey is what signs as the root. The error is ErrLent if nothing does.
 func (c *Cluster) rootKey() (crypto.Signer, error) {
 	switch {
