@@ -21,7 +21,7 @@ import (
 const stateDiskSerial = "hullmark-state"
 
 func newClusterCommand() *cobra.Command {
-	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand(), newClusterForgetRootCommand(), newClusterEncryptCommand(), newClusterLendCommand(), newClusterTakeBackCommand())
+	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand(), newClusterForgetRootCommand(), newClusterSplitCommand(), newClusterSignCommand(), newClusterEncryptCommand(), newClusterLendCommand(), newClusterTakeBackCommand())
 }
 
 // clusterOptions are the flags of `hullmark cluster new`.
