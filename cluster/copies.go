@@ -123,8 +123,8 @@ func (c *Cluster) hasSigned(s stamp) (bool, error) {
 
 // CheckCopy refuses to go on with a file of which another copy was used since: ErrOlderCopy. inForce is the policy that the cluster has,
 // in its signed form; what counts of it is signed. noted is what whoever brought it said of his copy, which people are told if it is a
-// Revision. A policy that no root of this cluster signed is replaced like any other. If the newest copy is lost, a policy that is to
-// follow what that one signed needs a higher version and no more. A file that was lent signs none, and is no copy of the newest.
+// Revision. A policy that no root of this cluster signed is replaced like any other. If the newest copy is lost, a policy may follow what
+// that one signed (checkGoesOn). A file that was lent signs none, and is no copy of the newest.
 func (c *Cluster) CheckCopy(inForce []byte, noted string, newestLost bool) error {
 	if c.Lease != nil {
 		return nil
@@ -155,14 +155,34 @@ func (c *Cluster) CheckCopy(inForce []byte, noted string, newestLost bool) error
 	switch own, err := c.hasSigned(s); {
 	case err != nil:
 		return err
-	case own && policy.Version <= last.Version, newestLost && policy.Version < last.Version:
+	case own && policy.Version <= last.Version:
 		return nil
 	case newestLost:
-		return fmt.Errorf("%w: the cluster has policy version %d%s; next: give the policy of this copy a higher one (hullmark policy show -o json, hullmark policy sign)", ErrOlderCopy, policy.Version, broughtBy(noted))
+		return checkGoesOn(last, policy, noted)
 	case policy.Version > last.Version:
 		return fmt.Errorf("%w: the cluster has policy version %d%s, and %s has version %d; next: %s", ErrOlderCopy, policy.Version, broughtBy(noted), c.thisCopy(), last.Version, useNewest)
 	}
 	return fmt.Errorf("%w: the cluster has a policy version %d%s that %s did not sign; next: %s", ErrOlderCopy, policy.Version, broughtBy(noted), c.thisCopy(), useNewest)
+}
+
+// checkGoesOn refuses a copy whose policy cannot follow the one in force, which a copy signed that is lost: its version has to be higher,
+// and it must not take back what a policy never takes back (measurements.Policy): whom and what the lost copy shut out would be let in
+// again, and of one rotation there would be two sets of keys.
+func checkGoesOn(policy, inForce measurements.Policy, noted string) error {
+	var want string
+	switch {
+	case policy.Version <= inForce.Version:
+		want = "a higher one"
+	case policy.MinimumSVN < inForce.MinimumSVN:
+		want = fmt.Sprintf("minimumSVN %d or more", inForce.MinimumSVN)
+	case policy.OperatorsFrom < inForce.OperatorsFrom:
+		want = fmt.Sprintf("operatorsFrom %d or more", inForce.OperatorsFrom)
+	case policy.Keys != inForce.Keys && policy.Rotation <= inForce.Rotation:
+		want = fmt.Sprintf("rotation %d or more", inForce.Rotation+1)
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: the cluster has policy version %d%s; next: give the policy of this copy %s (hullmark policy show -o json, hullmark policy sign)", ErrOlderCopy, inForce.Version, broughtBy(noted), want)
 }
 
 // useNewest is what to do with an older copy.

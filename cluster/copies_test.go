@@ -59,6 +59,18 @@ func TestOlderCopyIsFound(t *testing.T) {
 	for range 3 {
 		raise(t, longer, 70)
 	}
+	lower, revoking, exchanged, later := copyOf(t, start), copyOf(t, start), copyOf(t, start), copyOf(t, start)
+	for range 3 {
+		raise(t, lower, 0)
+	}
+	if err := revoking.Update(func(c *Cluster) error { return c.SetPolicy(measurements.Policy{Version: 5, OperatorsFrom: 5}) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*File{exchanged, later, later} {
+		if err := f.Update((*Cluster).RotateOnlineCA); err != nil {
+			t.Fatal(err)
+		}
+	}
 	newest := raise(t, start, 1)
 	five, noted := newest.Cluster.Policy, newest.Cluster.Revision.String()
 	rotated := copyOf(t, newest)
@@ -96,6 +108,10 @@ func TestOlderCopyIsFound(t *testing.T) {
 		"the newest is lost":                     {longer.Cluster, five, noted, true, passes},
 		"the newest is lost, and not less":       {forked.Cluster, five, noted, true, "give the policy of this copy a higher one"},
 		"the newest is lost, and more":           {behind.Cluster, five, noted, true, "give the policy of this copy a higher one"},
+		"the newest is lost, with its releases":  {lower.Cluster, five, noted, true, "give the policy of this copy minimumSVN 1 or more"},
+		"the newest is lost, with its operators": {longer.Cluster, revoking.Cluster.Policy, noted, true, "give the policy of this copy operatorsFrom 5 or more"},
+		"the newest is lost, with its keys":      {longer.Cluster, exchanged.Cluster.Policy, noted, true, "give the policy of this copy rotation 2 or more"},
+		"the newest is lost, and keys are newer": {later.Cluster, exchanged.Cluster.Policy, noted, true, passes},
 		"a root that was exchanged since":        {newest.Cluster, rotated.Cluster.Policy, noted, false, "a copy from before it was exchanged"},
 		"an exchanged root, said to be lost":     {newest.Cluster, rotated.Cluster.Policy, noted, true, "a copy from before it was exchanged"},
 		"an exchange that is to be pushed":       {rotated.Cluster, five, noted, false, passes},
