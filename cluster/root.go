@@ -54,9 +54,13 @@ func (c *Cluster) takeRoot(root RemoteRoot) (err error) {
 	return c.certifyRoot()
 }
 
-// GiveUpRootKey takes the root's key out of the file: it is elsewhere from then on, wherever the caller has put it.
+// GiveUpRootKey takes the root's key out of the file: it is elsewhere from then on, wherever the caller has put it. Of a file that was
+// lent the error is ErrLent.
 func (c *Cluster) GiveUpRootKey() error {
-	if c.Root.Key == nil {
+	switch {
+	case c.Lease != nil:
+		return ErrLent
+	case c.Root.Key == nil:
 		return errors.New("the root's key is not in this cluster file; next: exchange the root for one that is (hullmark cluster rotate root)")
 	}
 	remote, err := newRemoteKey(c.Root.Key.Public())

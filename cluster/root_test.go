@@ -113,6 +113,9 @@ func TestRootElsewhere(t *testing.T) {
 	if lent.Cluster.RootElsewhere() || lent.Cluster.SignBy(k.sign) == nil {
 		t.Error("whoever is lent the file can have it sign by somebody else")
 	}
+	if err := lent.Cluster.GiveUpRootKey(); !errors.Is(err, ErrLent) {
+		t.Errorf("a root's key that is not lent is given up: %v", err)
+	}
 	if _, err := lent.Cluster.Operator(channel.VerbInit, firstMachine); err != nil {
 		t.Error(err)
 	}
