@@ -110,6 +110,9 @@ func newCluster(ctx context.Context, path string, o clusterOptions, out, notes i
 // makeKeys makes the cluster's keys, under a root whose key is elsewhere if one is named.
 func (o *clusterOptions) makeKeys(ctx context.Context, notes io.Writer) (*cluster.Cluster, error) {
 	if o.rootPublicKey == "" && o.rootKey.signer == "" {
+		if o.rootKey.command() != "" {
+			fmt.Fprintf(notes, "$%s does not sign for this cluster: without --root-public-key its root's key is made, and is in the cluster file\n", rootSignerVariable)
+		}
 		return cluster.New()
 	}
 	root, err := readRoot(ctx, o.rootPublicKey, o.rootKey.command(), "--root-public-key and --root-signer", notes)

@@ -97,6 +97,14 @@ func TestClusterNewUnderARootElsewhere(t *testing.T) {
 	if err != nil || !file.Cluster.RootElsewhere() || file.Cluster.Root.Key != nil || file.Cluster.ID() != rootOf(t, public) {
 		t.Errorf("the cluster file is of another root, or has its key: %v", err)
 	}
+
+	// The variable alone names no root, which is said.
+	t.Setenv(rootSignerVariable, signer)
+	code, output = hullmarkCLI(t, "cluster", "new", path("own"), "--passphrase-file", path("passphrase"))
+	wantExit(t, code, 0, output, "does not sign for this cluster")
+	if file, err = cluster.Open(path("own"), hullmark.NewSecret([]byte("correct horse"))); err != nil || file.Cluster.RootElsewhere() {
+		t.Errorf("the cluster file has not its root's key: %v", err)
+	}
 }
 
 // A cluster begins and is changed under a root whose key is behind a command, which is asked as seldom as can be.
