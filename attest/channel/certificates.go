@@ -55,7 +55,7 @@ func NewOnlineCA(root *x509.Certificate, rootKey crypto.Signer, online crypto.Pu
 const operatorLife = 12 * time.Hour
 
 // NewOperator returns a fresh client certificate for one scope, signed directly by the root
-// key, and its chain. It is never stored.
+// key, and its chain. But for the one in a cluster file that is lent it is never stored.
 func NewOperator(root *x509.Certificate, rootKey crypto.Signer, scope Scope) (tls.Certificate, error) {
 	template := newTemplate("hullmark operator")
 	template.NotBefore, template.NotAfter = time.Now().Add(-operatorLife), time.Now().Add(operatorLife)
