@@ -7,6 +7,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -29,10 +30,11 @@ func (a *API) push(ctx context.Context, done Progress) error {
 	if policy.Version == 0 {
 		return ErrNoPolicy
 	}
-	if err := a.checkNewest(ctx); err != nil {
+	seen, err := a.newest(ctx)
+	if err != nil {
 		return err
 	}
-	if err := a.client.PushPolicyBy(ctx, c.Revision.String(), c.Policy, c.Documents); err != nil {
+	if err := a.client.PushPolicy(ctx, c.Revision.String(), seen, c.Policy, c.Documents); err != nil {
 		return err
 	}
 	done.say("policy version %d is in the cluster, with %d documents", policy.Version, len(c.Documents))
@@ -50,15 +52,21 @@ func (a *API) pushSigned(ctx context.Context) error {
 // checkNewest refuses a cluster file of which another copy brought the cluster its policy: what that one changed is not in this one.
 // The error is ErrDenied then.
 func (a *API) checkNewest(ctx context.Context) error {
-	envelope, by, err := a.client.PushedBy(ctx)
+	_, err := a.newest(ctx)
+	return err
+}
+
+// newest is checkNewest, and returns the version of what it looked at: a push takes the place of nothing else.
+func (a *API) newest(ctx context.Context) (joinservice.Version, error) {
+	envelope, by, version, err := a.client.PushedBy(ctx)
 	if err != nil || envelope == nil {
-		return err
+		return version, err
 	}
 	err = a.file.Cluster.CheckCopy(envelope, by, a.NewestLost)
 	if errors.Is(err, cluster.ErrOlderCopy) {
-		return as(ErrDenied, err)
+		return "", as(ErrDenied, err)
 	}
-	return err
+	return version, err
 }
 
 // signAndPush edits the policy in the cluster file, unless it says already what it should, and brings it to the cluster.
