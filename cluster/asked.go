@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -16,45 +18,86 @@ import (
 // MaxAsked bounds what a root is asked to sign, in bytes.
 const MaxAsked = measurements.MaxPolicy + 1<<10
 
-// Asked says for people what a root is asked to sign (RemoteRoot.Sign), before somebody who has the key does. What is neither a policy
-// nor a certificate that a root signs is an error.
-func Asked(message []byte) (string, error) {
+// Request is what a root is asked to sign, for people to read before somebody who has the key does.
+type Request struct {
+	// Text says what it is, as far as that is known before the root is which is to sign: see By.
+	Text string
+	// policyOf is the root that a policy names, certified the key that a root's certificate is for; each is nil of all else.
+	policyOf, certified *hullmark.ClusterRoot
+}
+
+// By says what there is to say once it is known which root is to sign; it may be empty. A policy that names another root is an error.
+func (r Request) By(root hullmark.ClusterRoot) (string, error) {
+	switch {
+	case r.policyOf != nil && *r.policyOf != root:
+		return "", fmt.Errorf("the policy that is to be signed names root %s, and the key is that of root %s; nothing was signed", *r.policyOf, root)
+	case r.certified == nil:
+		return "", nil
+	case *r.certified == root:
+		return "the certificate is the root's own", nil
+	}
+	return fmt.Sprintf("root %s HANDS OVER to %s: nodes obey that one then", root, *r.certified), nil
+}
+
+// Asked reads what a root is asked to sign (RemoteRoot.Sign). What is neither a policy nor a certificate that a root signs is an error.
+func Asked(message []byte) (Request, error) {
 	var root hullmark.ClusterRoot
 	label := hullmark.SigningInput(hullmark.PolicyKind, root, nil)
 	label = label[:len(label)-len(root)]
 	if signed, ok := bytes.CutPrefix(message, label); ok && len(signed) > len(root) {
 		copy(root[:], signed)
-		policy, err := measurements.ParsePolicy(signed[len(root):])
-		if err != nil {
-			return "", fmt.Errorf("what is to be signed: %w", err)
-		}
-		return fmt.Sprintf("policy version %d of root %s: %d documents, %d members, %d groups, %d resets, %d rebinds and %d overrides",
-			policy.Version, root, len(policy.Documents), len(policy.Members), len(policy.Groups), len(policy.Resets), len(policy.Rebinds), len(policy.Overrides)), nil
+		text, err := describePolicy(root, signed[len(root):])
+		return Request{Text: text, policyOf: &root}, err
 	}
 	certificate, err := unsigned(message)
 	if err != nil {
-		return "", errors.New("what is to be signed is neither a policy nor a certificate")
+		return Request{}, errors.New("what is to be signed is neither a policy nor a certificate")
 	}
 	return describe(certificate)
 }
 
-// describe says what a certificate of a root is for.
-func describe(certificate *x509.Certificate) (string, error) {
-	key := hullmark.ClusterRootOf(certificate.RawSubjectPublicKeyInfo)
-	switch {
-	case certificate.IsCA && certificate.MaxPathLenZero:
-		return fmt.Sprintf("the certificate of an online CA, key %s", key), nil
-	case certificate.IsCA:
-		return fmt.Sprintf("the certificate of a root, key %s: its own, or that to which it hands over", key), nil
-	}
-	scope, err := channel.LeafScope(certificate)
+// describePolicy says what a policy decides, in numbers.
+func describePolicy(root hullmark.ClusterRoot, encoded []byte) (string, error) {
+	p, err := measurements.ParsePolicy(encoded)
 	if err != nil {
 		return "", fmt.Errorf("what is to be signed: %w", err)
 	}
-	if scope.EKID == (hullmark.EKID{}) {
-		return fmt.Sprintf("an operator's certificate for %s of any machine, by policy version %d", scope.Verb, scope.Policy), nil
+	text := fmt.Sprintf("policy version %d, SHA-256 %s, of root %s: %d documents signed by %d of %d builders, minimumSVN %d, %d members, %d groups, %d denied, %d resets, %d rebinds and %d overrides",
+		p.Version, ShortDigest(encoded), root, len(p.Documents), p.Builders.Threshold, len(p.Builders.Of), p.MinimumSVN,
+		len(p.Members), len(p.Groups), len(p.Denied), len(p.Resets), len(p.Rebinds), len(p.Overrides))
+	if p.OperatorsFrom > 0 {
+		text += fmt.Sprintf(", operatorsFrom %d", p.OperatorsFrom)
 	}
-	return fmt.Sprintf("an operator's certificate for %s of machine %s, by policy version %d", scope.Verb, scope.EKID, scope.Policy), nil
+	if p.Endpoint != nil {
+		text += fmt.Sprintf(", endpoint %s with %d further names", p.Endpoint.Address, len(p.Endpoint.Names))
+	}
+	return text, nil
+}
+
+// ShortDigest is how people tell an encoded policy from others of its version: the first 16 hexadecimal digits of its SHA-256.
+func ShortDigest(encoded []byte) string {
+	digest := sha256.Sum256(encoded)
+	return hex.EncodeToString(digest[:8])
+}
+
+// describe says what a certificate of a root is for.
+func describe(certificate *x509.Certificate) (Request, error) {
+	key := hullmark.ClusterRootOf(certificate.RawSubjectPublicKeyInfo)
+	switch {
+	case certificate.IsCA && certificate.MaxPathLenZero:
+		return Request{Text: fmt.Sprintf("the certificate of an online CA, key %s", key)}, nil
+	case certificate.IsCA:
+		return Request{Text: fmt.Sprintf("the certificate of a root, key %s", key), certified: &key}, nil
+	}
+	scope, err := channel.LeafScope(certificate)
+	if err != nil {
+		return Request{}, fmt.Errorf("what is to be signed: %w", err)
+	}
+	machine := "any machine"
+	if scope.EKID != (hullmark.EKID{}) {
+		machine = "machine " + scope.EKID.String()
+	}
+	return Request{Text: fmt.Sprintf("an operator's certificate for %s of %s, by policy version %d", scope.Verb, machine, scope.Policy)}, nil
 }
 
 // ecdsaWithSHA256 is RFC 5758 §3.2's ecdsa-with-SHA256.

@@ -157,7 +157,8 @@ func newClusterSignCommand() *cobra.Command {
 		Long: `Sign as the root with shares of its key, for --root-signer.
 
 What is to be signed comes from standard input, and is said on standard error before anything is asked: a policy, an operator's certificate or another one of the
-root's. Anything else is refused. The passphrases are asked for on the terminal. The signature goes to standard output: ECDSA P-256 with SHA-256, in ASN.1 DER.`,
+root's. Anything else is refused. The passphrases are asked for on the terminal. Once the first share is open it is said whether a root's certificate is its own or
+hands over to another, and another root's policy is refused. The signature goes to standard output: ECDSA P-256 with SHA-256, in ASN.1 DER.`,
 		Example: "  hullmark policy revoke-operators --cluster prod.cluster --root-signer 'hullmark cluster sign alice.share bob.share'",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -188,7 +189,7 @@ func (o *shareOptions) sign(paths []string, in io.Reader, notes io.Writer) ([]by
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(notes, oneLine("to be signed: "+asked))
+	fmt.Fprintln(notes, oneLine("to be signed: "+asked.Text))
 	var some []shares.Share
 	for i, path := range paths {
 		passphrase, err := o.passphrase(i, path)
@@ -200,7 +201,15 @@ func (o *shareOptions) sign(paths []string, in io.Reader, notes io.Writer) ([]by
 		if err != nil {
 			return nil, err
 		}
-		some = append(some, s)
+		if some = append(some, s); i > 0 {
+			continue // Of one root all have to be.
+		}
+		switch more, err := asked.By(s.Root); {
+		case err != nil:
+			return nil, err
+		case more != "":
+			fmt.Fprintln(notes, oneLine("to be signed: "+more))
+		}
 	}
 	return shares.Sign(message, some)
 }

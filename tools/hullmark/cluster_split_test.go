@@ -2,9 +2,16 @@ package main
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/channel"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // holders are people with a share each, whose passphrases are in files.
@@ -50,7 +57,7 @@ func TestSplitRoot(t *testing.T) {
 	code, output = s.with(t, "policy revoke-operators")
 	wantExit(t, code, exitUsage, output, "--root-signer")
 	code, output = revoke(s.signTogether(t, "carol", "alice"))
-	wantExit(t, code, 0, output, "to be signed: policy version 1 of root "+s.cluster.ID().String(), "policy version 1")
+	wantExit(t, code, 0, output, "to be signed: policy version 1, SHA-256 ", "of root "+s.cluster.ID().String(), "policy version 1")
 	code, output = revoke(s.signTogether(t, "bob"))
 	wantExit(t, code, exitFailed, output, "exit status 2; nothing was signed")
 	code, output = revoke(s.signTogether(t, "bob", "bob"))
@@ -69,6 +76,49 @@ func TestSplitRoot(t *testing.T) {
 	more, with := s.holders(t, "dave", "erin")
 	code, output = s.with(t, "cluster split", append(append(more, "--threshold", "2"), with...)...)
 	wantExit(t, code, exitFailed, output, "not in this cluster file", "hullmark cluster rotate root")
+}
+
+// Once a share is opened, its root is known: holders see whether it hands over, and sign no other root's policy.
+func TestSignSaysForWhichRoot(t *testing.T) {
+	s := newSite(t)
+	paths, passphrases := s.holders(t, "alice", "bob")
+	code, output := s.with(t, "cluster split", append(append(paths, "--threshold", "2"), passphrases...)...)
+	wantExit(t, code, 0, output, "in 2 shares")
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := channel.NewRoot(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := measurements.Policy{Version: 1}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := shareOptions{passphrases: []string{s.path("alice.passphrase"), s.path("bob.passphrase")}}
+	for name, c := range map[string]struct {
+		message []byte
+		says    string
+		refused string
+	}{
+		"another root":          {next.RawTBSCertificate, "HANDS OVER to " + hullmark.ClusterRootOf(next.RawSubjectPublicKeyInfo).String(), ""},
+		"the root itself":       {s.cluster.Root.Certificate.RawTBSCertificate, "the certificate is the root's own", ""},
+		"its policy":            {hullmark.SigningInput(hullmark.PolicyKind, s.cluster.ID(), policy), "policy version 1, SHA-256 ", ""},
+		"another root's policy": {hullmark.SigningInput(hullmark.PolicyKind, hullmark.ClusterRoot{1}, policy), "policy version 1, SHA-256 ", "names root " + hullmark.ClusterRoot{1}.String()},
+	} {
+		var notes bytes.Buffer
+		signature, err := o.sign(paths, bytes.NewReader(c.message), &notes)
+		if !strings.Contains(notes.String(), c.says) {
+			t.Errorf("%s: said %q, want %q", name, notes.String(), c.says)
+		}
+		switch {
+		case c.refused == "" && (err != nil || len(signature) == 0):
+			t.Errorf("%s: %v", name, err)
+		case c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)):
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.refused)
+		}
+	}
 }
 
 func TestSplitRootRefuses(t *testing.T) {

@@ -65,7 +65,12 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 
 // writeTerms shows what holds for all machines.
 func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) error {
+	encoded, err := policy.Encode()
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
+	fmt.Fprintf(t, "its SHA-256 begins with %s\n", cluster.ShortDigest(encoded))
 	if c.Revision.Number > 0 {
 		fmt.Fprintf(t, "cluster file of %s\n", c.Revision)
 	}
