@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -74,9 +75,34 @@ func (c *Cluster) nextRotation() (measurements.Policy, error) {
 // the cluster's first root stays as it is.
 func (c *Cluster) RotateRoot() error { return c.rotateRoot((*Cluster).makeRoot) }
 
-// RotateRootTo is RotateRoot to a root whose key is elsewhere.
+// RotateRootTo is RotateRoot to a root whose key is elsewhere. It has to be another than all that nodes obey; else nothing is signed.
 func (c *Cluster) RotateRootTo(next RemoteRoot) error {
-	return c.rotateRoot(func(c *Cluster) error { return c.takeRoot(next) })
+	return c.rotateRoot(func(c *Cluster) error {
+		if err := c.checkNext(next); err != nil {
+			return err
+		}
+		return c.takeRoot(next)
+	})
+}
+
+// checkNext refuses to hand over to a root that nodes obey already.
+func (c *Cluster) checkNext(next RemoteRoot) error {
+	key, err := newRemoteKey(next.Public)
+	if err != nil {
+		return err
+	}
+	spki, err := x509.MarshalPKIXPublicKey(key.public)
+	if err != nil {
+		return err
+	}
+	obeyed, err := c.Roots()
+	if err != nil {
+		return err
+	}
+	if root := hullmark.ClusterRootOf(spki); slices.Contains(obeyed, root) {
+		return fmt.Errorf("%s is the present root, or one before it that nodes still obey; next: name another key", root)
+	}
+	return nil
 }
 
 func (c *Cluster) rotateRoot(makeRoot func(*Cluster) error) error {
@@ -87,10 +113,6 @@ func (c *Cluster) rotateRoot(makeRoot func(*Cluster) error) error {
 	if len(policy.CrossCertificates) >= 2*hullmark.MaxCrossCertificates {
 		return fmt.Errorf("rotate the root: %d roots before the present one are still obeyed, and no more may be; next: give up the oldest (hullmark cluster forget-root)", hullmark.MaxCrossCertificates)
 	}
-	obeyed, err := c.Roots()
-	if err != nil {
-		return err
-	}
 	earlier := c.Root.Certificate
 	earlierKey, err := c.rootKey()
 	if err != nil {
@@ -98,9 +120,6 @@ func (c *Cluster) rotateRoot(makeRoot func(*Cluster) error) error {
 	}
 	if err := makeRoot(c); err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
-	}
-	if slices.Contains(obeyed, c.ID()) {
-		return fmt.Errorf("rotate the root: %s is the present root, or one before it that nodes still obey; next: name another key", c.ID())
 	}
 	crossCertificate, err := channel.NewCrossCertificate(earlier, earlierKey, c.Root.Certificate.PublicKey)
 	if err != nil {
