@@ -343,6 +343,23 @@ func TestSignerThatHangs(t *testing.T) {
 	}
 }
 
+// What a signer says on standard error writes nothing over what hullmark says, and a program that holds it open does no harm.
+func TestSignerIsShownCleaned(t *testing.T) {
+	for _, command := range []string{
+		`printf 'touch\tthe \033[31mtoken\r\n' >&2; echo signature`,
+		`printf 'touch\tthe \033[31mtoken\r\n' >&2; sleep 5 >/dev/null & echo signature`,
+	} {
+		var notes bytes.Buffer
+		answer, err := commandSigner{ctx: t.Context(), command: command, notes: &notes}.SignMessage(nil, []byte("message"), nil)
+		if err != nil || string(answer) != "signature\n" {
+			t.Errorf("%s: %q, %v", command, answer, err)
+		}
+		if notes.String() != "touch\tthe [31mtoken\n" {
+			t.Errorf("%s: it said %q", command, notes.String())
+		}
+	}
+}
+
 func TestKeysCreateRefuses(t *testing.T) {
 	f := newKeysFixture(t)
 	openssl(t, "x509", "-in", f.path("keys", "db.pem"), "-pubkey", "-noout", "-out", f.path("public.pem"))

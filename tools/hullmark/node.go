@@ -71,12 +71,3 @@ func nodeLogs(ctx context.Context, o operatorOptions, out, notes io.Writer) erro
 	}
 	return nil
 }
-
-// safe leaves out what is not printable.
-type safe struct{ to io.Writer }
-
-// Write takes all of a text.
-func (s safe) Write(text []byte) (int, error) {
-	_, err := io.WriteString(s.to, printable(string(text)))
-	return len(text), err
-}

@@ -161,6 +161,15 @@ func lines(notes io.Writer) operate.Progress {
 // tab are kept alone.
 func printable(text string) string { return webpage.Printable(text) }
 
+// safe is a writer of what is printable alone, for what nodes and programs say.
+type safe struct{ to io.Writer }
+
+// Write takes all of a text.
+func (s safe) Write(text []byte) (int, error) {
+	_, err := io.WriteString(s.to, printable(string(text)))
+	return len(text), err
+}
+
 // maxLine is the length of a value that is printed, in characters.
 const maxLine = 4096
 
