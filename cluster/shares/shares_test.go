@@ -102,6 +102,7 @@ func TestJoinRefuses(t *testing.T) {
 		return s
 	}
 	order := elliptic.P256().Params().N.Bytes()
+	flip := func(s *Share) { s.value.Expose()[31] ^= 1 }
 	for name, c := range map[string]struct {
 		some []Share
 		says string
@@ -110,16 +111,21 @@ func TestJoinRefuses(t *testing.T) {
 		"of another root":      {[]Share{all[0], others[1]}, "of two roots"},
 		"of another time":      {[]Share{all[0], later[1]}, "divided more than once"},
 		"of another threshold": {[]Share{all[0], changed(all[1], func(s *Share) { s.Threshold = 3 })}, "divided more than once"},
-		"a changed value":      {[]Share{all[0], changed(all[1], func(s *Share) { s.value.Expose()[31] ^= 1 })}, "one of them was changed"},
-		"another number":       {[]Share{all[0], changed(all[1], func(s *Share) { s.Number = 3 })}, "one of them was changed"},
+		"a changed value":      {[]Share{all[0], changed(all[1], flip)}, "number 2 is not the share that was made"},
+		"in a file":            {[]Share{all[0], changed(all[1], func(s *Share) { s.File = "bob.share"; flip(s) })}, "bob.share is not the share that was made"},
+		"the first":            {[]Share{changed(all[0], flip), all[1]}, "number 1 is not the share that was made"},
+		"one more than needed": {[]Share{all[0], all[1], changed(all[2], flip)}, "number 3 is not the share that was made"},
+		"another number":       {[]Share{all[0], changed(all[1], func(s *Share) { s.Number = 3 })}, "number 3 is not the share that was made"},
+		"another split's name": {[]Share{all[0], changed(later[1], func(s *Share) { s.Split, s.File = all[0].Split, "bob.share" })}, "number 1 and bob.share have other commitments"},
 		"another root's name": {[]Share{
 			changed(all[0], func(s *Share) { s.Root = others[0].Root }), changed(all[1], func(s *Share) { s.Root = others[0].Root }),
-		}, "one of them was changed"},
-		"zero":      {[]Share{changed(all[0], func(s *Share) { clear(s.value.Expose()) }), changed(all[1], func(s *Share) { clear(s.value.Expose()) })}, "one of them was changed"},
+		}, "number 1: its commitments are of another root's key"},
+		"zero":      {[]Share{changed(all[0], func(s *Share) { clear(s.value.Expose()) }), changed(all[1], func(s *Share) { clear(s.value.Expose()) })}, "number 1 is not the share that was made"},
 		"no scalar": {[]Share{all[0], changed(all[1], func(s *Share) { copy(s.value.Expose(), order) })}, "number 2 is no scalar"},
 		"a threshold of one": {[]Share{
 			changed(all[0], func(s *Share) { s.Threshold = 1 }),
-		}, "one of them was changed"},
+		}, "it has 2 commitments, want 1"},
+		"no commitments": {[]Share{changed(all[0], func(s *Share) { s.Threshold, s.commitments = 0, nil })}, "it has 0 commitments"},
 	} {
 		if _, err := Join(c.some); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, c.says)
@@ -195,7 +201,9 @@ func TestSealedShares(t *testing.T) {
 // plain is a share as it is encrypted.
 func plain(t testing.TB, s Share) []byte {
 	t.Helper()
-	text, err := json.Marshal(document{Schema: Schema, Root: s.Root, Split: s.Split, Number: s.Number, Threshold: s.Threshold, Of: s.Of, Value: s.value.Expose()})
+	text, err := json.Marshal(document{
+		Schema: Schema, Root: s.Root, Split: s.Split, Number: s.Number, Threshold: s.Threshold, Of: s.Of, Commitments: s.commitments, Value: s.value.Expose(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,9 +211,15 @@ func plain(t testing.TB, s Share) []byte {
 }
 
 func TestParseRefuses(t *testing.T) {
-	good := plain(t, split(t, newKey(t), 2, 3)[0])
-	if _, err := parse(good); err != nil {
+	all, others := split(t, newKey(t), 2, 3), split(t, newKey(t), 2, 3)
+	good := plain(t, all[0])
+	if s, err := parse(good); err != nil || !s.Equal(all[0]) {
 		t.Fatal(err)
+	}
+	commitments := func(change func([][]byte) [][]byte) []byte {
+		s := all[0]
+		s.commitments = change([][]byte{bytes.Clone(s.commitments[0]), bytes.Clone(s.commitments[1])})
+		return plain(t, s)
 	}
 	replace := func(was, is string) []byte {
 		if !bytes.Contains(good, []byte(was)) {
@@ -224,6 +238,15 @@ func TestParseRefuses(t *testing.T) {
 		"a short split":      replace(`"split":"`, `"split":"0`),
 		"no value":           replace(`"value":"`, `"value":"AAAA","x":"`),
 		"a short value":      bytes.Replace(good, good[bytes.Index(good, []byte(`"value":`)):], []byte(`"value":"AAAA"}`), 1),
+		"another value":      plain(t, Share{Root: all[0].Root, Split: all[0].Split, Number: 1, Threshold: 2, Of: 3, value: all[1].value, commitments: all[0].commitments}),
+		"another number":     replace(`"number":1`, `"number":2`),
+		"another root":       replace(all[0].Root.String(), others[0].Root.String()),
+		"no commitments":     commitments(func([][]byte) [][]byte { return nil }),
+		"one commitment":     commitments(func(c [][]byte) [][]byte { return c[:1] }),
+		"one more":           commitments(func(c [][]byte) [][]byte { return append(c, c[1]) }),
+		"the other way":      commitments(func(c [][]byte) [][]byte { c[0], c[1] = c[1], c[0]; return c }),
+		"no point":           commitments(func(c [][]byte) [][]byte { c[1] = []byte{0}; return c }),
+		"another sign":       commitments(func(c [][]byte) [][]byte { c[1][0] ^= 1; return c }),
 		"data behind":        append(bytes.Clone(good), '1'),
 		"nothing":            nil,
 	} {
@@ -242,7 +265,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		again, err := parse(plain(t, s))
-		if err != nil || !again.value.Equal(s.value) || again.Number != s.Number || again.Root != s.Root {
+		if err != nil || !again.Equal(s) {
 			t.Errorf("%+v came back as %+v, %v", s, again, err)
 		}
 		_, _ = Join([]Share{s, again}) // It does not panic.

@@ -56,8 +56,8 @@ func newClusterSplitCommand() *cobra.Command {
 		Long: `Divide the root's key among several people, so that some of them sign together.
 
 Each SHARE is a file to make, for one person, encrypted under a passphrase of that person's. The cluster file has no root's key any more: what needs the root's
-signature takes --threshold of the shares, by --root-signer 'hullmark cluster sign SHARE SHARE'. Fewer tell nothing of the key. Whoever signs has the whole key in memory
-for that moment, so sign on a machine that all of them trust.
+signature takes --threshold of the shares, by --root-signer 'hullmark cluster sign SHARE SHARE'. Fewer are of no use. Whoever signs has the whole key in memory
+for that moment, so sign on a machine that all of them trust. Each share is checked when it is opened.
 
 Earlier copies of the cluster file have the key still: destroy them, or exchange the root first (hullmark cluster rotate root). The same holds for the shares of somebody
 who leaves: exchange the root, with the shares of the others, and divide the new one.`,
@@ -105,7 +105,7 @@ func (o *splitOptions) run(paths []string, out, notes io.Writer) error {
 	return err
 }
 
-// keep stores each share under its holder's passphrase, and reads it back. If one cannot be kept, none is.
+// keep stores each share under its holder's passphrase, and compares what it reads back. If one cannot be kept, none is.
 func (o *splitOptions) keep(paths []string, all []shares.Share, notes io.Writer) (err error) {
 	made := 0
 	defer func() {
@@ -129,8 +129,12 @@ func (o *splitOptions) keep(paths []string, all []shares.Share, notes io.Writer)
 			return err
 		}
 		made++
-		if _, err := readShare(path, passphrase); err != nil {
+		again, err := readShare(path, passphrase)
+		if err != nil {
 			return err
+		}
+		if !again.Equal(all[i]) {
+			return fmt.Errorf("%s: what was read back is not the share that was made", path)
 		}
 		passphrase.Wipe()
 	}
@@ -146,6 +150,7 @@ func readShare(path string, passphrase hullmark.Secret) (shares.Share, error) {
 	if err != nil {
 		return shares.Share{}, fmt.Errorf("%s: %w", path, err)
 	}
+	s.File = path
 	return s, nil
 }
 
