@@ -142,6 +142,9 @@ func (c *Cluster) Operator(verb channel.Verb, node hullmark.EKID) (tls.Certifica
 	if c.Lease != nil {
 		return c.lentOperator(verb, node, policy)
 	}
+	if c.Root.Key == nil {
+		return tls.Certificate{}, ErrNotGranted
+	}
 	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Scope{Verb: verb, Policy: policy.Version, EKID: node})
 	return channel.WithCrossCertificates(operator, policy.CrossCertificates), err
 }

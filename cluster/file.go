@@ -195,8 +195,13 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 		return nil, err
 	}
 	defer clear(plain)
+	return encrypt(plain, f.key)
+}
+
+// encrypt returns the content of a file.
+func encrypt(plain []byte, k key) ([]byte, error) {
 	var out bytes.Buffer
-	writer, err := f.key.encrypt(&out)
+	writer, err := k.encrypt(&out)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +212,7 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 		return nil, err
 	}
 	if out.Len() > maxFile {
-		return nil, fmt.Errorf("the cluster file would have %d bytes, and more than %d are never read; remove documents from the policy", out.Len(), maxFile)
+		return nil, fmt.Errorf("the file would have %d bytes, and more than %d are never read; remove documents from the policy", out.Len(), maxFile)
 	}
 	return out.Bytes(), nil
 }
