@@ -34,6 +34,9 @@ func (a *API) push(ctx context.Context, done Progress) error {
 	if err := a.checkSuperseded(ctx); err != nil {
 		return err
 	}
+	if err := a.bindOperators(ctx, policy); err != nil {
+		return err
+	}
 	if err := a.client.PushPolicy(ctx, c.Policy, c.Documents); err != nil {
 		return err
 	}

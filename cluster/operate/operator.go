@@ -1,0 +1,112 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// GrantOperator names an operator in the policy of the cluster file, and returns what is in his file. Of one who may recover it asks the
+// cluster which disks its control planes have, where there are several: the cluster file knows a single one's. A cluster that runs gets
+// the policy by PushPolicy.
+func GrantOperator(ctx context.Context, file *cluster.File, g cluster.Granting, o APIOptions) (grant *cluster.Grant, err error) {
+	if slices.Contains(g.May, hullmark.MayRecover) {
+		if g.Disks, err = controlPlaneDisks(ctx, file, o); err != nil {
+			return nil, fmt.Errorf("which disks the control planes have: %w", err)
+		}
+	}
+	err = file.Update(func(c *cluster.Cluster) (err error) {
+		grant, err = c.GrantOperator(g)
+		return err
+	})
+	return grant, err
+}
+
+// controlPlaneDisks returns the disks that several control planes have by their records.
+func controlPlaneDisks(ctx context.Context, file *cluster.File, o APIOptions) (map[hullmark.EKID]hullmark.UUID, error) {
+	policy, err := file.Cluster.OpenPolicy()
+	if err != nil {
+		return nil, err
+	}
+	planes := slices.DeleteFunc(slices.Clone(policy.Members), func(m measurements.Member) bool { return m.Role != hullmark.ControlPlane })
+	if len(planes) < 2 {
+		return nil, nil
+	}
+	api, err := Connect(file, o)
+	if err != nil {
+		return nil, err
+	}
+	machines, err := api.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	disks := map[hullmark.EKID]hullmark.UUID{}
+	for _, m := range machines {
+		disks[m.EKID] = m.Record.Disk
+	}
+	return disks, nil
+}
+
+// WithdrawOperator lets an operator do nothing any more.
+func WithdrawOperator(name string) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		left := slices.DeleteFunc(slices.Clone(policy.Operators), func(o hullmark.Operator) bool { return o.Name == name })
+		if len(left) == len(policy.Operators) {
+			return "", nil, fmt.Errorf("the policy names no operator %.80s; hullmark operator list says whom it names", name)
+		}
+		policy.Operators = left
+		return "operator " + name + " may do nothing any more", nil, nil
+	}
+}
+
+// TakePolicy puts the policy that the API holds, with its documents, into an operator's file, if the root signed it later than the one
+// there.
+func (r *Reader) TakePolicy(ctx context.Context, file *cluster.OperatorFile) error {
+	return r.persist(ctx, func() error {
+		envelope, documents, err := r.client.Newest(ctx, file.Grant.Known.Policy)
+		if err != nil || envelope == nil {
+			return err
+		}
+		newer, err := file.Grant.Newer(envelope)
+		if err != nil || !newer {
+			return err
+		}
+		return file.Update(func(g *cluster.Grant) error { return g.Take(envelope, documents) })
+	})
+}
+
+// bindOperators lets those read the API who may look by a policy that is to be pushed, and no others: before it, so that whoever is
+// withdrawn is refused there even if the push ends in between. A cluster that had no operators, and gets none, is asked nothing.
+func (a *API) bindOperators(ctx context.Context, policy measurements.Policy) error {
+	var users []string
+	for _, o := range policy.Operators {
+		if slices.Contains(o.May, hullmark.MayLook) {
+			users = append(users, o.User())
+		}
+	}
+	if len(users) == 0 {
+		had, err := a.hadOperators(ctx)
+		if err != nil || !had {
+			return err
+		}
+	}
+	return a.client.BindOperators(ctx, users)
+}
+
+// hadOperators reports whether the policy that was pushed last names operators, or cannot be read.
+func (a *API) hadOperators(ctx context.Context) (bool, error) {
+	envelope, err := a.client.Pushed(ctx)
+	if err != nil || envelope == nil {
+		return false, err
+	}
+	signer, err := measurements.PolicySigner(envelope)
+	if err != nil {
+		return true, nil
+	}
+	policy, err := measurements.OpenPolicy(envelope, signer)
+	return err != nil || len(policy.Operators) > 0, nil
+}
