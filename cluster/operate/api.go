@@ -161,7 +161,7 @@ func (r *Reader) persist(ctx context.Context, action func() error) error {
 		if !errors.As(err, &condition) || condition.Code != joinservice.CodeUnreachable || waited >= r.Wait {
 			return r.refused(err)
 		}
-		r.Progress.say("waiting for the API server (%v of %v): %s", waited, a.Wait, condition.Root().Title)
+		r.Progress.say("waiting for the API server (%v of %v): %s", waited, r.Wait, condition.Root().Title)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
