@@ -314,7 +314,7 @@ func (p *proving) checkTicket(ticket hullmark.Ticket) error {
 			Expected: "an epoch's window", Got: "unchecked", Next: "start the exchange again",
 		}
 	}
-	return nil
+	return p.checkNamed(ticket)
 }
 
 // opened is the stage of a node whose state disk is open, its epoch raised and its key gone.

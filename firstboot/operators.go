@@ -121,13 +121,25 @@ func (a operators) ask(ctx context.Context, n channel.Named, verb channel.Verb) 
 	return nil
 }
 
+// checkNamed refuses a named operator's ticket that would have the node write to the disk: by an epoch of his choosing no join service would
+// let it back, and the policy on the disk, which says whether he may recover, is read only once it is open.
+func (p *proving) checkNamed(ticket hullmark.Ticket) error {
+	if p.named == nil || ticket.Disk.Epoch.Unchecked {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "ticket-mismatch", Step: StepAttest, Title: fmt.Sprintf("operator %s may open the disk, and not choose its epoch", p.named.Name),
+		Expected: "unchecked", Got: "an epoch's window", Next: "use a hullmark of this image's release",
+	}
+}
+
 // checkNamed refuses whatever a named operator brings: he opens the disk, and the node goes by what is on it (goByDisk).
 func (o *opened) checkNamed(p *wire.Proceed) error {
 	if o.named == nil {
 		return nil
 	}
-	if len(p.GetFiles())+len(p.GetKubeadmDocuments())+len(p.GetManifests())+len(p.GetHooks())+len(p.GetNames()) > 0 || p.GetEndpoint() != "" || p.GetSnapshot() != nil {
-		return fmt.Errorf("operator %s may bring back what the disk holds, and brings files, documents, hooks or an endpoint", o.named.Name)
+	if len(p.GetFiles())+len(p.GetKubeadmDocuments())+len(p.GetManifests())+len(p.GetHooks())+len(p.GetNames())+len(p.GetRefused()) > 0 || p.GetEndpoint() != "" || p.GetSnapshot() != nil {
+		return fmt.Errorf("operator %s may bring back what the disk holds, and brings files, documents, hooks, warnings or an endpoint", o.named.Name)
 	}
 	return nil
 }

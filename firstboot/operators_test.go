@@ -382,6 +382,7 @@ func TestOperatorRecoversNoMore(t *testing.T) {
 		"a hook":            {nil, func(p *wire.Proceed) { p.Hooks = []string{"other.service"} }, "proceed-refused", true},
 		"another endpoint":  {nil, func(p *wire.Proceed) { p.Endpoint = "198.51.100.1:6443" }, "proceed-refused", true},
 		"names":             {nil, func(p *wire.Proceed) { p.Endpoint, p.Names = "192.0.2.7:6443", []string{"evil.example"} }, "proceed-refused", true},
+		"a warning":         {nil, func(p *wire.Proceed) { p.Refused = []*wire.Condition{{Code: "fuse-blown", Title: "not so"}} }, "proceed-refused", true},
 		"kubeadm documents": {nil, func(p *wire.Proceed) { p.KubeadmDocuments = []byte("a") }, "proceed-refused", true},
 		"another name":      {nil, func(p *wire.Proceed) { p.NodeName = "node-2" }, "proceed-refused", false},
 		"no member":         {func(p *measurements.Policy) { p.Members = nil }, func(*wire.Proceed) {}, "proceed-refused", false},
@@ -406,5 +407,24 @@ func TestOperatorRecoversNoMore(t *testing.T) {
 				t.Errorf("machine did %q", did)
 			}
 		})
+	}
+}
+
+// An operator's ticket leaves the disk as it is: by an epoch of his choosing he could keep the node out for good, though he was withdrawn.
+func TestOperatorChoosesNoEpoch(t *testing.T) {
+	r := newRecovering(t, nil)
+	c := dial(t, dialWith(t, r.address, r.certificate))
+	c.kind = hullmark.Recover
+	message := ticketOf(hullmark.Recover, c.admit(r.stage))
+	message.GetTicket().Unchecked, message.GetTicket().Issued = false, 1<<62
+	c.send(message)
+	if _, last := c.rest(); last.GetFailed().GetCode() != "ticket-mismatch" {
+		t.Errorf("last = %v", last)
+	}
+	if len(r.disk.Grants) > 0 || r.registers(t)[attest.FuseRegister] != [32]byte{} {
+		t.Errorf("the disk was opened by %+v", r.disk.Grants)
+	}
+	if last := r.recover(t, planeOne()); !last.GetReady() {
+		t.Errorf("the positive control: %v", last)
 	}
 }
