@@ -145,7 +145,7 @@ func (o *opened) checkNamed(p *wire.Proceed) error {
 }
 
 // goByDisk has a node that a named operator recovers be what the signed policy and the settings on its own disk say. Of his word the
-// name alone counts for something: it has to be that of the policy.
+// name has to be that of the policy; beside it the time counts, and which addresses the kubelet names.
 func (f *finishing) goByDisk() error {
 	if err := f.checkOperator(); err != nil {
 		return err
