@@ -80,33 +80,30 @@ func (r *Reader) TakePolicy(ctx context.Context, file *cluster.OperatorFile) err
 }
 
 // bindOperators lets those read the API who may look by a policy that is to be pushed, and no others: before it, so that whoever is
-// withdrawn is refused there even if the push ends in between. A cluster that had no operators, and gets none, is asked nothing.
-func (a *API) bindOperators(ctx context.Context, policy measurements.Policy) error {
+// withdrawn is refused there even if the push ends in between. pushed is the policy that was pushed last. A cluster that had no operators,
+// and gets none, is asked nothing.
+func (a *API) bindOperators(ctx context.Context, policy measurements.Policy, pushed []byte) error {
 	var users []string
 	for _, o := range policy.Operators {
 		if slices.Contains(o.May, hullmark.MayLook) {
 			users = append(users, o.User())
 		}
 	}
-	if len(users) == 0 {
-		had, err := a.hadOperators(ctx)
-		if err != nil || !had {
-			return err
-		}
+	if len(users) == 0 && !namesOperators(pushed) {
+		return nil
 	}
 	return a.client.BindOperators(ctx, users)
 }
 
-// hadOperators reports whether the policy that was pushed last names operators, or cannot be read.
-func (a *API) hadOperators(ctx context.Context) (bool, error) {
-	envelope, err := a.client.Pushed(ctx)
-	if err != nil || envelope == nil {
-		return false, err
+// namesOperators reports whether the policy that was pushed last, if there is one, names operators, or cannot be read.
+func namesOperators(pushed []byte) bool {
+	if pushed == nil {
+		return false
 	}
-	signer, err := measurements.PolicySigner(envelope)
+	signer, err := measurements.PolicySigner(pushed)
 	if err != nil {
-		return true, nil
+		return true
 	}
-	policy, err := measurements.OpenPolicy(envelope, signer)
-	return err != nil || len(policy.Operators) > 0, nil
+	policy, err := measurements.OpenPolicy(pushed, signer)
+	return err != nil || len(policy.Operators) > 0
 }

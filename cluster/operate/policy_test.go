@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -55,6 +56,38 @@ func TestRevokeOperatorsWithdrawsThem(t *testing.T) {
 		changed, _, err := RevokeOperators()(&policy)
 		if err != nil || policy.OperatorsFrom != 8 || len(policy.Operators) > 0 || strings.Contains(changed, "nobody is an operator") != (len(operators) > 0) {
 			t.Errorf("with %d operators: %q, %+v, %v", len(operators), changed, policy, err)
+		}
+	}
+}
+
+// An older copy of the cluster file does not make somebody an operator again who was withdrawn since.
+func TestOlderPolicyIsNotPushed(t *testing.T) {
+	var signed [2][]byte
+	clusters := [2]*cluster.Cluster{}
+	for i := range clusters {
+		c, err := cluster.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetPolicy(measurements.Policy{Version: 7}); err != nil {
+			t.Fatal(err)
+		}
+		clusters[i], signed[i] = c, c.Policy
+	}
+	for name, c := range map[string]struct {
+		version uint64
+		pushed  []byte
+		older   bool
+	}{
+		"an older one":                 {6, signed[0], true},
+		"the same":                     {7, signed[0], false},
+		"a later one":                  {8, signed[0], false},
+		"the first":                    {1, nil, false},
+		"after one that nobody signed": {6, []byte("{}"), false},
+		"after another cluster's":      {6, signed[1], false},
+	} {
+		if err := checkOlder(c.version, c.pushed, clusters[0].ID()); (err != nil) != c.older {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

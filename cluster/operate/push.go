@@ -34,7 +34,14 @@ func (a *API) push(ctx context.Context, done Progress) error {
 	if err := a.checkSuperseded(ctx); err != nil {
 		return err
 	}
-	if err := a.bindOperators(ctx, policy); err != nil {
+	pushed, err := a.client.Pushed(ctx)
+	if err != nil {
+		return err
+	}
+	if err := checkOlder(policy.Version, pushed, c.ID()); err != nil {
+		return err
+	}
+	if err := a.bindOperators(ctx, policy, pushed); err != nil {
 		return err
 	}
 	if err := a.client.PushPolicy(ctx, c.Policy, c.Documents); err != nil {
@@ -73,6 +80,16 @@ func (a *API) checkSuperseded(ctx context.Context) error {
 		return fmt.Errorf("the cluster's root is %s by now, and this cluster file is a copy from before it was exchanged; next: use the newest one", signer)
 	}
 	return nil
+}
+
+// checkOlder refuses the version of a policy that is older than the one that was pushed last, if the root signed that: join services take
+// nothing of it, and the API would be told of operators who were withdrawn since.
+func checkOlder(version uint64, pushed []byte, root hullmark.ClusterRoot) error {
+	last, err := measurements.OpenPolicy(pushed, root)
+	if err != nil || last.Version <= version {
+		return nil // One that this root did not sign is replaced like any other.
+	}
+	return fmt.Errorf("the policy in the cluster has version %d, and this cluster file is a copy from before it, with version %d; next: use the newest one, or sign a policy with a higher version (hullmark policy sign)", last.Version, version)
 }
 
 // signAndPush edits the policy in the cluster file, unless it says already what it should, and brings it to the cluster.

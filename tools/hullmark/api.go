@@ -117,7 +117,7 @@ func newPolicyPushCommand() *cobra.Command {
 Every join service checks the signature and that the version rises, and takes the policy up without a restart; one that refuses it says why by an event in the
 namespace hullmark. Exit code 5 if the API server is not reached.
 
-A policy is not sent that leaves a machine without a ticket at its next boot, because what its disk starts is not accepted any more, or too few builders signed it (exit code 4),
+A policy is not sent that is older than the one in the cluster: the cluster file is an old copy. Nor is one that leaves a machine without a ticket at its next boot, because what its disk starts is not accepted any more, or too few builders signed it (exit code 4),
 unless --withdraw says that this is meant. A machine that only loses its way back to the release before is named.`,
 		Example: "  hullmark policy push --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
