@@ -53,7 +53,7 @@ type Granting struct {
 	May  []hullmark.Permission
 	// Ends is when his certificates end.
 	Ends time.Time
-	// Replace gives one who is there another key, and these permissions, so that his earlier file is good for nothing more.
+	// Replace gives one who is there another key, and these permissions: whoever has his earlier file is withdrawn.
 	Replace bool
 	// Disks are those of control planes beside what the cluster file knows of them.
 	Disks map[hullmark.EKID]hullmark.UUID
@@ -130,7 +130,7 @@ func withOperator(all []hullmark.Operator, o hullmark.Operator, replace bool) ([
 	case i < 0:
 		return append(all, o), nil
 	case !replace:
-		return nil, fmt.Errorf("the policy names an operator %s already; to give him another key and file, say so (--replace); his earlier one is good for nothing then", o.Name)
+		return nil, fmt.Errorf("the policy names an operator %s already; to give him another key and file, say so (--replace); whoever has his earlier one is withdrawn then", o.Name)
 	}
 	all[i] = o
 	return all, nil

@@ -46,8 +46,8 @@ The file has a key of his own, a certificate for it that the root signed, and th
 by which he reads records and nothing else. Of one who may recover it has the keys of the control planes' disks as they are now: with a copy of such a disk he has all that is on it. Of
 several control planes the API says which disks they have.
 
-He is an operator once the policy is in the cluster (hullmark policy push). --replace gives one who is there another key and file, with these permissions; his earlier file is good
-for nothing then.`,
+He is an operator once the policy is in the cluster (hullmark policy push). --replace gives one who is there another key and file, with these permissions; whoever has the earlier
+file is withdrawn then.`,
 		Example: "  hullmark operator new alice --may look --cluster prod.cluster\n  hullmark operator new bob --may look,recover --cluster prod.cluster --out bob.operator",
 		Args:    exactArg("operator new", "the operator's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
