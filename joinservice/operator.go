@@ -12,7 +12,7 @@ import (
 
 // Operator says whether the policy in force lets an operator ask something of a node. A worker holds no policy, and asks each time, so
 // that who was withdrawn is refused there, too, from the moment at which the policy is in force. Nobody has to show who asks: the
-// answer tells no more than whether a key that the asker has seen is named, costs no records, and grants nothing.
+// answer tells no more than what the policy says of a key that the asker has seen, costs no records, and grants nothing.
 func (s *Service) Operator(ctx context.Context, ask *wire.OperatorAsk) (*wire.OperatorAnswer, error) {
 	if !limit.FirstCall(ctx) {
 		return &wire.OperatorAnswer{}, nil
@@ -36,9 +36,9 @@ func (s *Service) permitOperator(ask *wire.OperatorAsk) error {
 		return errors.New("the name in the operator's certificate is none")
 	}
 	policy := s.Policy.Policy()
-	if err := hullmark.CheckOperatorsFrom(policy.OperatorsFrom, ask.GetPolicy()); err != nil {
+	named := channel.Named{Name: ask.GetName(), Key: hullmark.OperatorKey(ask.GetKey())}
+	if err := named.PermitBy(policy.Operators, channel.Verb(ask.GetVerb())); err != nil {
 		return err
 	}
-	named := channel.Named{Name: ask.GetName(), Key: hullmark.OperatorKey(ask.GetKey())}
-	return named.PermitBy(policy.Operators, channel.Verb(ask.GetVerb()))
+	return hullmark.CheckOperatorsFrom(policy.OperatorsFrom, ask.GetPolicy())
 }
