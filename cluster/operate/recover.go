@@ -239,7 +239,6 @@ func (r *recoverRun) proceed(member measurements.Member, opened joinservice.Open
 	if proceed.Files, err = c.Files(); err != nil {
 		return nil, err
 	}
-	proceed.Time = time.Now().Unix()
 	return proceed, joinservice.AddPool(proceed, r.policy, member, c.Keys, r.policy.First(c.ID()))
 }
 
