@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
@@ -62,9 +63,9 @@ func describePolicy(root hullmark.ClusterRoot, encoded []byte) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("what is to be signed: %w", err)
 	}
-	text := fmt.Sprintf("policy version %d, SHA-256 %s, of root %s: %d documents signed by %d of %d builders, minimumSVN %d, %d members, %d groups, %d denied, %d resets, %d rebinds and %d overrides",
+	text := fmt.Sprintf("policy version %d, SHA-256 %s, of root %s: %d documents signed by %d of %d builders, minimumSVN %d, %d members, %d groups, %d denied, %d operators, %d resets, %d rebinds and %d overrides",
 		p.Version, ShortDigest(encoded), root, len(p.Documents), p.Builders.Threshold, len(p.Builders.Of), p.MinimumSVN,
-		len(p.Members), len(p.Groups), len(p.Denied), len(p.Resets), len(p.Rebinds), len(p.Overrides))
+		len(p.Members), len(p.Groups), len(p.Denied), len(p.Operators), len(p.Resets), len(p.Rebinds), len(p.Overrides))
 	if p.OperatorsFrom > 0 {
 		text += fmt.Sprintf(", operatorsFrom %d", p.OperatorsFrom)
 	}
@@ -88,6 +89,14 @@ func describe(certificate *x509.Certificate) (Request, error) {
 		return Request{Text: fmt.Sprintf("the certificate of an online CA, key %s", key)}, nil
 	case certificate.IsCA:
 		return Request{Text: fmt.Sprintf("the certificate of a root, key %s", key), certified: &key}, nil
+	}
+	named, ok, err := channel.LeafNamed(certificate)
+	if err != nil {
+		return Request{}, fmt.Errorf("what is to be signed: %w", err)
+	}
+	if ok {
+		return Request{Text: fmt.Sprintf("the certificate of operator %s, who may %s until %s, by policy version %d",
+			named.Name, hullmark.FormatPermissions(named.May), named.Ends.UTC().Format(time.DateOnly), named.Policy)}, nil
 	}
 	scope, err := channel.LeafScope(certificate)
 	if err != nil {

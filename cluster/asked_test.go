@@ -153,6 +153,9 @@ func FuzzAsked(f *testing.F) {
 	if _, err := c.Operator(channel.VerbInit, hullmark.EKID{1}); err != nil {
 		f.Fatal(err)
 	}
+	if _, err := c.GrantOperator(granting("alice", look)); err != nil {
+		f.Fatal(err)
+	}
 	for _, message := range k.asked {
 		f.Add(message)
 	}

@@ -157,6 +157,9 @@ func (c *Cluster) authorities(d *document) []pairing {
 
 // decode strictly reads what encode writes.
 func decode(data []byte) (*Cluster, error) {
+	if isGrant(data) {
+		return nil, refuseGrant(data)
+	}
 	var d document
 	defer d.wipe()
 	if err := hullmark.DecodeStrict(data, len(data), &d); err != nil {

@@ -138,6 +138,42 @@ func TestOlderCopyIsFound(t *testing.T) {
 	}
 }
 
+// An older copy of the file does not make somebody an operator again who was withdrawn since, nor does a copy that began from before that.
+func TestOlderCopyNamesNobodyWhoWasWithdrawn(t *testing.T) {
+	alice := hullmark.Operator{Name: "alice", Key: hullmark.OperatorKey{1}, May: []hullmark.Permission{hullmark.MayLook}}
+	sign := func(f *File, version uint64, operators ...hullmark.Operator) []byte {
+		t.Helper()
+		if err := f.Update(func(c *Cluster) error {
+			return c.SetPolicy(measurements.Policy{Version: version, Operators: operators})
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return f.Cluster.Policy
+	}
+	newest := newFile(t)
+	named := sign(newest, 6, alice)
+	older, longer := copyOf(t, newest), copyOf(t, newest)
+	withdrawn := sign(newest, 7)
+	sign(longer, 8, alice)
+	for name, c := range map[string]struct {
+		file   *File
+		pushed []byte
+		older  bool
+	}{
+		"an older one":                 {older, withdrawn, true},
+		"one that began from an older": {longer, withdrawn, true},
+		"the same":                     {newest, withdrawn, false},
+		"a later one":                  {newest, named, false},
+		"the first":                    {newest, nil, false},
+		"after one that nobody signed": {older, []byte("{}"), false},
+		"after another cluster's":      {older, sign(newFile(t), 7), false},
+	} {
+		if err := c.file.Cluster.CheckCopy(c.pushed, "", false); errors.Is(err, ErrOlderCopy) != c.older || !c.older && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // Each change counts, in the file itself, and what was only tried does not. A file that was lent has its earlier form.
 func TestRevisionCounts(t *testing.T) {
 	f := newFile(t)

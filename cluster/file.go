@@ -197,11 +197,7 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 		return nil, err
 	}
 	defer clear(plain)
-	encrypted, err := encrypt(plain, f.key)
-	if err == nil && len(encrypted) > maxFile {
-		return nil, fmt.Errorf("the cluster file would have %d bytes, and more than %d are never read; remove documents from the policy", len(encrypted), maxFile)
-	}
-	return encrypted, err
+	return encrypt(plain, f.key)
 }
 
 // EncryptUnder encrypts what is kept beside a cluster file under a passphrase of its own, in a cluster file's format.
@@ -262,6 +258,9 @@ func encrypt(plain []byte, k key) ([]byte, error) {
 	}
 	if err := writer.Close(); err != nil {
 		return nil, err
+	}
+	if out.Len() > maxFile {
+		return nil, fmt.Errorf("the file would have %d bytes, and more than %d are never read; remove documents from the policy", out.Len(), maxFile)
 	}
 	return out.Bytes(), nil
 }

@@ -35,6 +35,9 @@ func (c *Cluster) OpenPolicy() (measurements.Policy, error) {
 // documents; others are forgotten. The last policy itself is left as it is
 // signed: of one version there is only one signed form. The policy that is signed commits to the file's keys.
 func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurements.Document) error {
+	if _, err := c.rootKey(); errors.Is(err, ErrNotGranted) {
+		return err
+	}
 	digest, err := c.keysDigest(policy.Rotation)
 	if err != nil {
 		return err

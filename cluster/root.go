@@ -71,15 +71,17 @@ func (c *Cluster) GiveUpRootKey() error {
 	return nil
 }
 
-// rootKey is what signs as the root. The error is ErrLent if nothing does.
+// rootKey is what signs as the root. If nothing does, the error is ErrLent of a file that was lent, and else ErrNotGranted.
 func (c *Cluster) rootKey() (crypto.Signer, error) {
 	switch {
 	case c.remote != nil:
 		return c.remote, nil
 	case c.Root.Key != nil:
 		return c.Root.Key, nil
+	case c.Lease != nil:
+		return nil, ErrLent
 	}
-	return nil, ErrLent
+	return nil, ErrNotGranted
 }
 
 // newOperator returns a client certificate for a scope.

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
@@ -391,5 +392,39 @@ func TestDecodeOfRoots(t *testing.T) {
 	broken.Root.Key = nil
 	if _, err := broken.encode(); err == nil {
 		t.Error("a root's key that is lost in memory would be lost in the file")
+	}
+}
+
+// Whoever has the root's key elsewhere names operators, and sees whom; the file that comes of it has nothing that signs.
+func TestGrantOperatorUnderARootElsewhere(t *testing.T) {
+	k := newToken(t)
+	f := newRemoteFile(t, k)
+	if err := f.Update(func(c *Cluster) error { return c.SetPolicy(measurements.Policy{Version: 1}) }); err != nil {
+		t.Fatal(err)
+	}
+	asked := len(k.asked)
+	opened, path := operatorFile(t, f, granting("alice", look))
+	var said []string
+	for _, message := range k.asked[asked:] {
+		request, err := Asked(message)
+		if err != nil {
+			t.Error(err)
+		}
+		said = append(said, request.Text)
+	}
+	if len(said) != 2 || !strings.HasPrefix(said[0], "the certificate of operator alice, who may look until ") || !strings.Contains(said[1], " 1 operators,") {
+		t.Errorf("the token was asked to sign %q", said)
+	}
+	if _, err := opened.Grant.Show(channel.VerbStatus, time.Now()); err != nil {
+		t.Error(err)
+	}
+	if err := opened.Grant.Known.SetPolicy(measurements.Policy{Version: 3}); !errors.Is(err, ErrNotGranted) {
+		t.Errorf("his file signs a policy: %v", err)
+	}
+	if _, err := Open(path, secret("his own")); !errors.Is(err, ErrNotGranted) {
+		t.Errorf("his file as a cluster file: %v", err)
+	}
+	if _, err := grant(t, reopen(t, f), granting("bob", look)); !errors.Is(err, ErrRootElsewhere) {
+		t.Errorf("without a signer: %v", err)
 	}
 }

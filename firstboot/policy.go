@@ -35,6 +35,24 @@ type signedPolicy struct {
 	Documents     []struct {
 		Document string `json:"document"`
 	} `json:"documents"`
+	// Operators are those whom the policy names. Permissions that the node does not know open nothing here.
+	Operators []hullmark.Operator `json:"operators"`
+	// Members and Pools say what a control plane is that a named operator recovers.
+	Members []policyMember `json:"members"`
+	Pools   []policyPool   `json:"pools"`
+}
+
+// policyMember and policyPool are what a node looks at of a measurements.Member and of a measurements.Pool.
+type policyMember struct {
+	EKID hullmark.EKID `json:"ekid"`
+	Role hullmark.Role `json:"role"`
+	Name string        `json:"name"`
+	Pool string        `json:"pool"`
+}
+
+type policyPool struct {
+	Name  string   `json:"name"`
+	Hooks []string `json:"hooks"`
 }
 
 // policySchema is measurements.PolicySchema.

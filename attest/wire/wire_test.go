@@ -335,6 +335,20 @@ func FuzzUpdate(f *testing.F) {
 	})
 }
 
+// FuzzOperator wants what is asked about an operator to be bounded, and an answer to be one thing.
+func FuzzOperator(f *testing.F) {
+	add(f, &wire.OperatorAsk{Key: make([]byte, 32), Name: "alice", Verb: "logs", Policy: 7})
+	add(f, &wire.OperatorAnswer{May: true}, &wire.OperatorAnswer{Denied: &wire.Condition{Code: "operator-withdrawn"}}, &wire.OperatorAnswer{May: true, Denied: &wire.Condition{}})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if a := (&wire.OperatorAsk{}); proto.Unmarshal(data, a) == nil && wire.CheckOperatorAsk(a) == nil && (len(a.GetKey()) != 32 || len(a.GetName()) > wire.MaxText) {
+			t.Errorf("%v was accepted as a question", a)
+		}
+		if a := (&wire.OperatorAnswer{}); proto.Unmarshal(data, a) == nil && wire.CheckOperatorAnswer(a) == nil && (a.GetMay() == (a.GetDenied() != nil) || causes(a.GetDenied()) > wire.MaxCauses) {
+			t.Errorf("%v was accepted as an answer", a)
+		}
+	})
+}
+
 // causes counts a condition's, and itself.
 func causes(c *wire.Condition) (n int) {
 	for ; c != nil; c = c.GetBecause() {

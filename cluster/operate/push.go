@@ -35,7 +35,14 @@ func (a *API) push(ctx context.Context, done Progress) error {
 	if err != nil {
 		return err
 	}
-	if err := a.client.PushPolicy(ctx, c.Revision.String(), seen, c.Policy, c.Documents); err != nil {
+	if err := a.bindOperators(ctx, policy, seen.envelope); err != nil {
+		return err
+	}
+	err = a.client.PushPolicy(ctx, c.Revision.String(), seen.version, c.Policy, c.Documents)
+	if errors.Is(err, registry.ErrPushedMeanwhile) {
+		return errors.Join(err, a.bindAsPushed(ctx))
+	}
+	if err != nil {
 		return err
 	}
 	done.say("policy version %d is in the cluster, with %d documents", policy.Version, len(c.Documents))
@@ -57,21 +64,28 @@ func (a *API) checkNewest(ctx context.Context) error {
 	return err
 }
 
-// newest is checkNewest, and returns the version of what it looked at: a push takes the place of nothing else. A file that was lent is no
-// copy of the newest (cluster.CheckCopy), and nothing is read for it.
-func (a *API) newest(ctx context.Context) (joinservice.Version, error) {
+// inForce is the policy that the cluster has: in its signed form, which nobody has verified and which is nil if there is none, and the
+// version of its object.
+type inForce struct {
+	envelope []byte
+	version  joinservice.Version
+}
+
+// newest is checkNewest, and returns what it looked at: a push takes the place of nothing else. A file that was lent is no copy of the
+// newest (cluster.CheckCopy), and nothing is read for it.
+func (a *API) newest(ctx context.Context) (inForce, error) {
 	if a.file.Cluster.Lease != nil {
-		return registry.AnyVersion, nil
+		return inForce{version: registry.AnyVersion}, nil
 	}
 	envelope, by, version, err := a.client.PushedBy(ctx)
 	if err != nil || envelope == nil {
-		return version, err
+		return inForce{version: version}, err
 	}
 	err = a.file.Cluster.CheckCopy(envelope, by, a.NewestLost)
 	if errors.Is(err, cluster.ErrOlderCopy) {
-		return "", as(ErrDenied, err)
+		return inForce{}, as(ErrDenied, err)
 	}
-	return version, err
+	return inForce{envelope, version}, err
 }
 
 // signAndPush edits the policy in the cluster file, unless it says already what it should, and brings it to the cluster.

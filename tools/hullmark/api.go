@@ -53,6 +53,47 @@ func (o *apiOptions) do(cmd *cobra.Command, verb string, action func(*operate.AP
 	return nil
 }
 
+// look connects as whoever may look, and does one thing; verb begins its error. An operator's file takes the newest policy up before.
+func (o *apiOptions) look(cmd *cobra.Command, verb string, action func(*operate.Reader, *cluster.Cluster) error) error {
+	reader, h, err := o.connectReader(cmd, verb)
+	if err == nil && h.operator != nil {
+		var condition *hullmark.Condition
+		if err = reader.TakePolicy(cmd.Context(), h.operator); err != nil && !errors.As(err, &condition) {
+			lines(cmd.ErrOrStderr())("warning: the file keeps the policy that it has: " + err.Error())
+			err = nil
+		}
+	}
+	if err == nil {
+		err = action(reader, h.known())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", verb, tellAPI(err))
+	}
+	return nil
+}
+
+// connectReader opens the cluster file, or an operator's, and prepares a client that reads the API.
+func (o *apiOptions) connectReader(cmd *cobra.Command, verb string) (*operate.Reader, holder, error) {
+	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
+		return nil, holder{}, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
+	}
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
+	h, err := operator.openFor(verb, hullmark.MayLook, cmd.ErrOrStderr())
+	if err != nil {
+		return nil, holder{}, err
+	}
+	options := operate.APIOptions{Server: o.server, Wait: o.wait, Progress: lines(cmd.ErrOrStderr())}
+	if h.operator != nil {
+		reader, err := operate.ConnectOperator(h.operator, options)
+		return reader, h, err
+	}
+	api, err := operate.Connect(h.file, options)
+	if err != nil {
+		return nil, holder{}, err
+	}
+	return api.Reader, h, nil
+}
+
 // tellAPI gives an error of the API its full text and exit code.
 func tellAPI(err error) error {
 	var condition *hullmark.Condition

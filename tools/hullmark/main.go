@@ -91,6 +91,7 @@ var clusterErrors = []struct {
 	{operate.ErrMismatch, exitMismatch},
 	{operate.ErrDenied, exitDenied},
 	{operate.ErrUnreachable, exitUnreachable},
+	{cluster.ErrNotGranted, exitDenied},
 	{addons.ErrRefused, exitDenied},
 	{addons.ErrUnreachable, exitUnreachable},
 }
@@ -145,7 +146,7 @@ func newRootCommand() *cobra.Command {
 		newExportCommand(),
 		newEventlogCommand(),
 		newVMCommand(),
-		newClusterCommand(),
+		newClusterCommand(), newOperatorCommand(),
 		newPolicyCommand(), newVoucherCommand(),
 		newRenderCommand(),
 		newInitCommand(),

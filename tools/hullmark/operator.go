@@ -199,7 +199,7 @@ func (e told) Error() string {
 }
 
 // refusals are the codes by which a node denies its operator what the certificate of the call is not made for.
-var refusals = []string{"call-refused", "operator-revoked"}
+var refusals = []string{"call-refused", "operator-revoked", "operator-not-permitted", "operator-expired", "operator-withdrawn"}
 
 // tell gives an error that carries a condition its full text and exit code: a
 // denial, or a failure that the node reports. An error with a code of its own it leaves alone.

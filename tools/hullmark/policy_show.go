@@ -98,6 +98,9 @@ func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) err
 		}
 		fmt.Fprintln(t)
 	}
+	for _, each := range policy.Operators {
+		fmt.Fprintf(t, "operator %s may %s\n", each.Name, hullmark.FormatPermissions(each.May))
+	}
 	return nil
 }
 
