@@ -17,7 +17,8 @@ type Permission string
 const (
 	// MayLook lets an operator see how a cluster is: a node's status and its journal, the list of nodes, a report.
 	MayLook Permission = "look"
-	// MayRecover lets an operator bring a control plane back when no other is up to do it.
+	// MayRecover lets an operator bring a control plane back when no other is up to do it. It comes with MayLook, by which he fetches the
+	// newest policy: he verifies the machine by what his file holds.
 	MayRecover Permission = "recover"
 )
 
@@ -43,7 +44,7 @@ func FormatPermissions(all []Permission) string {
 	return strings.Join(words, ",")
 }
 
-// checkPermissions wants at least one, each once, in their order.
+// checkPermissions wants at least one, each once, in their order, and none without what it comes with.
 func checkPermissions(all []Permission) error {
 	if len(all) == 0 {
 		return errors.New("no permission is named")
@@ -55,6 +56,9 @@ func checkPermissions(all []Permission) error {
 		if i > 0 && p <= all[i-1] {
 			return fmt.Errorf("permission %s comes twice, or out of order; want them as in %s", p, FormatPermissions(permissions))
 		}
+	}
+	if slices.Contains(all, MayRecover) && !slices.Contains(all, MayLook) {
+		return fmt.Errorf("permission %s comes without %s, by which whoever recovers fetches the newest policy", MayRecover, MayLook)
 	}
 	return nil
 }

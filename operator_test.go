@@ -8,7 +8,7 @@ import (
 
 func TestParsePermissions(t *testing.T) {
 	for list, says := range map[string]string{
-		"look": "", "recover": "", "look,recover": "",
+		"look": "", "look,recover": "", "recover": "permission recover comes without look",
 		"": `permission "" is unknown; there are: look,recover`, "look,": "unknown", "policy": `permission "policy" is unknown`, "look,look": "comes twice, or out of order",
 		"recover,look": "out of order", "Look": "unknown", " look": "unknown", strings.Repeat("look,", 1000) + "look": "comes twice",
 	} {
@@ -46,6 +46,7 @@ func TestCheckOperators(t *testing.T) {
 		"no permission":               {[]Operator{change(alice, func(o *Operator) { o.May = nil })}, "no permission"},
 		"an unknown permission":       {[]Operator{change(alice, func(o *Operator) { o.May = []Permission{"policy"} })}, `"policy" is unknown`},
 		"a permission twice":          {[]Operator{change(alice, func(o *Operator) { o.May = []Permission{MayLook, MayLook} })}, "comes twice"},
+		"recover without look":        {[]Operator{change(bob, func(o *Operator) { o.May = []Permission{MayRecover} })}, "comes without look"},
 		"no name":                     {[]Operator{change(alice, func(o *Operator) { o.Name = "" })}, "name"},
 		"a long name":                 {[]Operator{change(alice, func(o *Operator) { o.Name = strings.Repeat("a", 33) })}, "name"},
 		"a name that writes lines":    {[]Operator{change(alice, func(o *Operator) { o.Name = "a\nb" })}, "name"},

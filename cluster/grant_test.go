@@ -20,9 +20,8 @@ import (
 )
 
 var (
-	look     = []hullmark.Permission{hullmark.MayLook}
-	recovers = []hullmark.Permission{hullmark.MayRecover}
-	both     = []hullmark.Permission{hullmark.MayLook, hullmark.MayRecover}
+	look = []hullmark.Permission{hullmark.MayLook}
+	both = []hullmark.Permission{hullmark.MayLook, hullmark.MayRecover}
 )
 
 // running is the file of a cluster that runs on one control plane.
@@ -146,7 +145,7 @@ func TestOperatorsFileOpensItsVerbs(t *testing.T) {
 	for name, c := range map[string]struct {
 		may           []hullmark.Permission
 		look, recover bool
-	}{"look": {look, true, false}, "recover": {recovers, false, true}, "both": {both, true, true}} {
+	}{"look": {look, true, false}, "both": {both, true, true}} {
 		opened, _ := operatorFile(t, f, granting(name, c.may))
 		for verb, may := range map[channel.Verb]bool{
 			channel.VerbStatus: c.look, channel.VerbLogs: c.look, channel.VerbRecover: c.recover, channel.VerbInit: false, channel.VerbBegin: false, channel.VerbUpdate: false,
@@ -197,7 +196,7 @@ func TestOperatorsKeysAreOfControlPlanesDisks(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	g := granting("alice", recovers)
+	g := granting("alice", both)
 	g.Disks = map[hullmark.EKID]hullmark.UUID{third: {9}, otherMachine: {8}, firstMachine: {7}}
 	opened, _ := operatorFile(t, f, g)
 	keys := opened.Grant.DiskKeys()
@@ -254,6 +253,7 @@ func TestGrantOperatorRefuses(t *testing.T) {
 		"an unknown permission": {granting("bob", []hullmark.Permission{"policy"}), "unknown"},
 		"no permission":         {granting("bob", nil), "bob"},
 		"out of order":          {granting("bob", []hullmark.Permission{hullmark.MayRecover, hullmark.MayLook}), "out of order"},
+		"recover without look":  {granting("bob", []hullmark.Permission{hullmark.MayRecover}), "comes without look"},
 		"no name":               {granting("root", look), "not root"},
 	} {
 		if _, err := grant(t, f, c.g); err == nil || !strings.Contains(err.Error(), c.says) {
@@ -263,7 +263,7 @@ func TestGrantOperatorRefuses(t *testing.T) {
 	if !bytes.Equal(f.Cluster.Policy, before) {
 		t.Error("the policy changed")
 	}
-	if _, err := grant(t, newFile(t), granting("alice", recovers)); err == nil || !strings.Contains(err.Error(), "no disk of a control plane is known") {
+	if _, err := grant(t, newFile(t), granting("alice", both)); err == nil || !strings.Contains(err.Error(), "no disk of a control plane is known") {
 		t.Errorf("of a cluster that did not begin: %v", err)
 	}
 	lent := mustLend(t, newFile(t), firstMachine, false)

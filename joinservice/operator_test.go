@@ -28,7 +28,7 @@ func (s *site) about(t *testing.T, ask *wire.OperatorAsk) *wire.OperatorAnswer {
 func TestServiceKnowsOperators(t *testing.T) {
 	s := newSite(t)
 	alice := hullmark.Operator{Name: "alice", Key: hullmark.OperatorKey{1}, May: []hullmark.Permission{hullmark.MayLook}}
-	bob := hullmark.Operator{Name: "bob", Key: hullmark.OperatorKey{2}, May: []hullmark.Permission{hullmark.MayRecover}}
+	bob := hullmark.Operator{Name: "bob", Key: hullmark.OperatorKey{2}, May: []hullmark.Permission{hullmark.MayLook, hullmark.MayRecover}}
 	ask := func(o hullmark.Operator, verb string) *wire.OperatorAsk {
 		return &wire.OperatorAsk{Key: o.Key[:], Name: o.Name, Verb: verb, Policy: 7}
 	}
@@ -45,19 +45,19 @@ func TestServiceKnowsOperators(t *testing.T) {
 	s.accept(t, func(p *measurements.Policy) { p.Operators = []hullmark.Operator{alice, bob} }, "image")
 	wants("status", s.about(t, ask(alice, "status")), "")
 	wants("logs", s.about(t, ask(alice, "logs")), "")
+	wants("recover", s.about(t, ask(bob, "recover")), "")
 	for what, c := range map[string]struct {
 		ask  *wire.OperatorAsk
 		code string
 	}{
-		"what needs another permission":   {ask(alice, "recover"), "operator-not-permitted"},
-		"what needs the cluster file":     {ask(alice, "update"), "operator-not-permitted"},
-		"what is no verb":                 {ask(alice, "look"), "operator-not-permitted"},
-		"somebody who may something else": {ask(bob, "logs"), "operator-not-permitted"},
-		"a key of nobody":                 {ask(hullmark.Operator{Name: "alice", Key: hullmark.OperatorKey{9}}, "status"), "operator-withdrawn"},
-		"a key that is short":             {&wire.OperatorAsk{Key: make([]byte, 31), Name: "alice", Verb: "status"}, "operator-unknown"},
-		"no name":                         {ask(hullmark.Operator{Key: alice.Key}, "status"), "operator-unknown"},
-		"a name that writes lines":        {ask(hullmark.Operator{Name: "a\nb", Key: alice.Key}, "status"), "operator-unknown"},
-		"a name without end":              {ask(hullmark.Operator{Name: strings.Repeat("a", wire.MaxText+1), Key: alice.Key}, "status"), "operator-unknown"},
+		"what needs another permission": {ask(alice, "recover"), "operator-not-permitted"},
+		"what needs the cluster file":   {ask(alice, "update"), "operator-not-permitted"},
+		"what is no verb":               {ask(alice, "look"), "operator-not-permitted"},
+		"a key of nobody":               {ask(hullmark.Operator{Name: "alice", Key: hullmark.OperatorKey{9}}, "status"), "operator-withdrawn"},
+		"a key that is short":           {&wire.OperatorAsk{Key: make([]byte, 31), Name: "alice", Verb: "status"}, "operator-unknown"},
+		"no name":                       {ask(hullmark.Operator{Key: alice.Key}, "status"), "operator-unknown"},
+		"a name that writes lines":      {ask(hullmark.Operator{Name: "a\nb", Key: alice.Key}, "status"), "operator-unknown"},
+		"a name without end":            {ask(hullmark.Operator{Name: strings.Repeat("a", wire.MaxText+1), Key: alice.Key}, "status"), "operator-unknown"},
 	} {
 		wants(what, s.about(t, c.ask), c.code)
 	}

@@ -50,6 +50,7 @@ func TestPolicyWithOperators(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, says string }{
 		"an unknown permission": {`"look"`, `"policy"`, "unknown"},
 		"a permission twice":    {`"look"`, `"look", "look"`, "twice"},
+		"recover without look":  {`"look"`, `"recover"`, "comes without look"},
 		"no permission":         {`"look"`, ``, "no permission"},
 		"a name in capitals":    {`"alice"`, `"Alice"`, "name"},
 		"a field more":          {`"name": "alice"`, `"name": "alice", "root": true`, "unknown field"},

@@ -39,6 +39,7 @@ func TestNamedOperatorsLeaf(t *testing.T) {
 		"an unknown permission":        {Name: "alice", May: []hullmark.Permission{"policy"}},
 		"one twice":                    {Name: "alice", May: []hullmark.Permission{hullmark.MayLook, hullmark.MayLook}},
 		"out of order":                 {Name: "alice", May: []hullmark.Permission{hullmark.MayRecover, hullmark.MayLook}},
+		"recover without look":         {Name: "alice", May: []hullmark.Permission{hullmark.MayRecover}},
 		"a permission with a colon":    {Name: "alice", May: []hullmark.Permission{"look:9"}},
 		"no name":                      {May: []hullmark.Permission{hullmark.MayLook}},
 		"a long name":                  {Name: strings.Repeat("a", 33), May: []hullmark.Permission{hullmark.MayLook}},

@@ -22,7 +22,7 @@ func newOperatorCommand() *cobra.Command {
 	cmd.Long = `Let others do some of what the cluster file does.
 
 Each operator has a file of his own, under a passphrase of his own, that is named in the place of the cluster file (--cluster alice.operator). It has no key of the
-cluster's root. What he may is in the signed policy: look (node status, node logs, node list, report), and recover. Without operators all of it is done by the cluster file, which
+cluster's root. What he may is in the signed policy: look (node status, node logs, node list, report), and recover, which includes look. Without operators all of it is done by the cluster file, which
 does everything in any case.`
 	return cmd
 }
@@ -48,7 +48,7 @@ several control planes the API says which disks they have.
 
 He is an operator once the policy is in the cluster (hullmark policy push). --replace gives one who is there another key and file, with these permissions; whoever has the earlier
 file is withdrawn then.`,
-		Example: "  hullmark operator new alice --may look --cluster prod.cluster\n  hullmark operator new bob --may look,recover --cluster prod.cluster --out bob.operator",
+		Example: "  hullmark operator new alice --may look --cluster prod.cluster\n  hullmark operator new bob --may recover --cluster prod.cluster --out bob.operator",
 		Args:    exactArg("operator new", "the operator's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.run(cmd, args[0]); err != nil {
@@ -59,7 +59,7 @@ file is withdrawn then.`,
 	}
 	o.addFlags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.may, "may", "", "`PERMISSIONS` with commas between them: look, recover")
+	f.StringVar(&o.may, "may", "", "`PERMISSIONS` with commas between them: look, or recover, which includes look")
 	f.StringVar(&o.out, "out", "", "the `FILE` to make (default: NAME.operator)")
 	f.StringVar(&o.operatorPassphraseFile, "operator-passphrase-file", "", "`FILE` whose first line is the passphrase of the file to make (default: ask twice)")
 	f.DurationVar(&o.valid, "valid", operatorLife, "how long his certificates last")
@@ -74,6 +74,9 @@ func (o *operatorNewOptions) granting(name string) (g cluster.Granting, err erro
 		return g, withCode(exitUsage, fmt.Errorf("name %q: want at most 32 lower-case letters, digits and hyphens, and not root", name))
 	}
 	words := strings.Split(o.may, ",")
+	if recovers, look := string(hullmark.MayRecover), string(hullmark.MayLook); slices.Contains(words, recovers) && !slices.Contains(words, look) {
+		words = append(words, look) // It comes with it.
+	}
 	slices.Sort(words) // In whatever order they are named.
 	may, err := hullmark.ParsePermissions(strings.Join(words, ","))
 	if err != nil {
