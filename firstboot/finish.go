@@ -230,7 +230,7 @@ func (f *finishing) placeFiles() error {
 	if err := f.agent.syncState(); err != nil {
 		return err
 	}
-	if f.named != nil { // He brought none, and those of the pool stay, too.
+	if f.named != nil { // He brought none: static pods apart, those of the pool stay, too.
 		return f.agent.kept.look(f.agent.showFiles)
 	}
 	if err := f.agent.keepFiles(kept); err != nil {

@@ -160,7 +160,11 @@ func (f *finishing) goByDisk() error {
 	}
 	rule := policy.Members[i]
 	if i = slices.IndexFunc(policy.Pools, func(p policyPool) bool { return p.Name == rule.Pool }); i >= 0 {
-		f.proceed.Hooks = policy.Pools[i].Hooks
+		pods, err := policy.Pools[i].staticPods()
+		if err != nil {
+			return err
+		}
+		f.proceed.Hooks, f.proceed.Files = policy.Pools[i].Hooks, pods // A boot drops static pods (dropStaticPods).
 	}
 	var settings struct {
 		Endpoint string   `json:"controlPlaneEndpoint"`

@@ -3,6 +3,8 @@ package firstboot
 import (
 	"crypto/tls"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -334,9 +336,23 @@ func planeOne() *wire.Proceed {
 	return &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Time: time.Now().Unix()}
 }
 
-// An operator who may recover opens the disk, and the node goes by what is on it: its policy's hooks, its settings, its pool's files.
+// An operator who may recover opens the disk, and the node goes by what is on it: its policy's hooks and static pods, its settings, its
+// pool's files. A pod that holds a secret is not started.
 func TestOperatorRecovers(t *testing.T) {
-	r := newRecovering(t, nil)
+	const folder = "/etc/kubernetes/manifests/"
+	r := newRecovering(t, func(p *measurements.Policy) {
+		p.Pools[0].Files = []measurements.PlacedFile{
+			{Path: folder + "balancer.yaml", Mode: "0640", Content: "signed"},
+			{Path: folder + "secret.yaml", Mode: "0600", Content: "hullmark-encrypted:1:" + folder + "secret.yaml:" + strings.Repeat("A", 40)},
+			{Path: "/etc/kubernetes/site.conf", Mode: "0600", Content: "of the policy"},
+		}
+	})
+	pods := filepath.Join(r.agent.StateDir, "etc-kubernetes/manifests")
+	for _, name := range []string{"balancer.yaml", "secret.yaml", "evil.yaml"} {
+		if err := errors.Join(os.MkdirAll(pods, 0o700), os.WriteFile(filepath.Join(pods, name), []byte("left"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	policy := r.kept(t, hullmark.PolicyFile)
 	if last := r.recover(t, planeOne()); !last.GetReady() {
 		t.Fatalf("last = %v", last)
@@ -344,6 +360,14 @@ func TestOperatorRecovers(t *testing.T) {
 	for _, unit := range []string{"site-a.service", joinServiceUnit, kubeletUnit} {
 		if !r.machine.Has("start " + unit) {
 			t.Errorf("%s was not started: %q", unit, r.machine.Did())
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(pods, "balancer.yaml")); err != nil || string(text) != "signed" {
+		t.Errorf("the pool's static pod says %q, %v", text, err)
+	}
+	for _, name := range []string{"manifests/secret.yaml", "manifests/evil.yaml", "site.conf"} {
+		if _, err := os.Lstat(filepath.Join(r.agent.StateDir, "etc-kubernetes", name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is there: %v", name, err)
 		}
 	}
 	if r.kept(t, hullmark.PolicyFile) != policy || r.kept(t, keysetFile) != "own" || r.kept(t, keptDir+"site.yaml") != "stays" || r.shown(keptDir+"site.yaml") != "stays" {

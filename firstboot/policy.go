@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 const (
@@ -53,6 +55,26 @@ type policyMember struct {
 type policyPool struct {
 	Name  string   `json:"name"`
 	Hooks []string `json:"hooks"`
+	Files []struct {
+		Path    string `json:"path"`
+		Mode    string `json:"mode"`
+		Content string `json:"content"`
+	} `json:"files"`
+}
+
+// staticPods are those of the pool. One that holds a secret is left out: the node has nothing that opens it.
+func (p policyPool) staticPods() (files []*wire.File, err error) {
+	for _, f := range p.Files {
+		if !strings.HasPrefix(f.Path, kubeadm.StaticPodsDir+"/") || hullmark.HasEncrypted(f.Content) {
+			continue
+		}
+		mode, err := strconv.ParseUint(f.Mode, 8, 9)
+		if err != nil {
+			return nil, fmt.Errorf("pool %s: %.80q: mode: %w", p.Name, f.Path, err)
+		}
+		files = append(files, &wire.File{Path: f.Path, Content: []byte(f.Content), Mode: uint32(mode)})
+	}
+	return files, checkFiles(files)
 }
 
 // policySchema is measurements.PolicySchema.
