@@ -121,8 +121,8 @@ func (a operators) ask(ctx context.Context, n channel.Named, verb channel.Verb) 
 	return nil
 }
 
-// checkNamed refuses a named operator's ticket that would have the node write to the disk: by an epoch of his choosing no join service would
-// let it back, and the policy on the disk, which says whether he may recover, is read only once it is open.
+// checkNamed refuses a named operator's ticket that would have the node write to the disk: by an epoch of his choosing no join service
+// would let it back, and the policy on the disk, which says whether he may recover, is read only once it is open.
 func (p *proving) checkNamed(ticket hullmark.Ticket) error {
 	if p.named == nil || ticket.Disk.Epoch.Unchecked {
 		return nil

@@ -286,8 +286,8 @@ func FuzzEpoch(f *testing.F) {
 	})
 }
 
-// FuzzUpdate wants what a node says of its slots, and what it is told to do with them, to be bounded, and an order to bring the document that
-// its direction names.
+// FuzzUpdate wants what a node says of its slots, and what it is told to do with them, to be bounded, and an order to bring the
+// document that its direction names.
 func FuzzUpdate(f *testing.F) {
 	status, err := wire.EncodeUpdateStatus(hullmark.UpdateStatus{Running: "a", Default: "b", A: hullmark.RootHash{1}, Phase: hullmark.UpdateTrial, Serial: 4, Failed: &hullmark.Condition{Code: "trial-failed"}})
 	if err != nil {
