@@ -31,7 +31,8 @@ type Signed struct {
 	Signature []byte `json:"signature"`
 }
 
-// SignPolicyDocument signs an encoded policy with a root key, which has to be ECDSA P-256.
+// SignPolicyDocument signs an encoded policy with a root key, which has to be ECDSA P-256. A signer that is a crypto.MessageSigner is
+// shown what it signs.
 func SignPolicyDocument(signer crypto.Signer, document []byte) (Signed, error) {
 	public, ok := signer.Public().(*ecdsa.PublicKey)
 	if !ok || public.Curve != elliptic.P256() {
@@ -42,8 +43,7 @@ func SignPolicyDocument(signer crypto.Signer, document []byte) (Signed, error) {
 		return Signed{}, fmt.Errorf("root key: %w", err)
 	}
 	s := Signed{Policy: document, RootKey: append(bytes.Clone(spkiPrefix), point...)}
-	digest := sha256.Sum256(SigningInput(PolicyKind, s.Root(), document))
-	if s.Signature, err = signer.Sign(rand.Reader, digest[:], crypto.SHA256); err != nil {
+	if s.Signature, err = crypto.SignMessage(signer, rand.Reader, SigningInput(PolicyKind, s.Root(), document), crypto.SHA256); err != nil {
 		return Signed{}, err
 	}
 	return s, nil

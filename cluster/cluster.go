@@ -42,8 +42,10 @@ type DiskEpoch struct {
 // change of one is held to the others, as a policy that commits to the keys.
 type Cluster struct {
 	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash, or that of one that has handed
-	// over to it, as Policy says.
+	// over to it, as Policy says. Root.Key is nil if it is elsewhere (RemoteRoot), and in a file that was lent.
 	Root Authority
+	// remote is a Root.Key that is elsewhere.
+	remote *remoteKey
 	// Lease, if it is set, is all that there is in the place of Root.Key.
 	Lease *Lease
 	// LentFor is the machine for which the file was lent last; nil if it was not (Lend).
@@ -69,8 +71,12 @@ type Cluster struct {
 	KubeletFormer *x509.Certificate
 	// ServiceAccount signs service accounts' tokens.
 	ServiceAccount *ecdsa.PrivateKey
+	// Revision counts the file's changes.
+	Revision Revision
 	// Policy is the last policy that Root signed, in its signed form; empty before the first.
 	Policy []byte
+	// signed tells the last policies from others of their versions.
+	signed []stamp
 	// Documents are those that Policy accepts, in encoded form.
 	Documents map[measurements.DocumentID][]byte
 	// Settings are those of the join services; nil before the first init.
@@ -84,21 +90,25 @@ type Cluster struct {
 }
 
 // New makes every key of a cluster.
-func New() (*Cluster, error) {
+func New() (*Cluster, error) { return newCluster((*Cluster).makeRoot) }
+
+// NewUnder makes every key of a cluster but the root's, which is elsewhere.
+func NewUnder(root RemoteRoot) (*Cluster, error) {
+	return newCluster(func(c *Cluster) error { return c.takeRoot(root) })
+}
+
+func newCluster(makeRoot func(*Cluster) error) (*Cluster, error) {
 	c := &Cluster{}
-	for _, step := range []func() error{c.makeExchange, c.makeKubernetes} {
-		if err := step(); err != nil {
+	for _, step := range []func(*Cluster) error{makeRoot, (*Cluster).makeExchange, (*Cluster).makeKubernetes} {
+		if err := step(c); err != nil {
 			return nil, fmt.Errorf("new cluster: %w", err)
 		}
 	}
 	return c, nil
 }
 
-// makeExchange makes what the exchange needs.
+// makeExchange makes what the exchange needs beside the root.
 func (c *Cluster) makeExchange() (err error) {
-	if err := c.makeRoot(); err != nil {
-		return err
-	}
 	if c.Blind, err = hullmark.NewBlind(rand.Reader); err != nil {
 		return err
 	}
@@ -106,22 +116,36 @@ func (c *Cluster) makeExchange() (err error) {
 	return err
 }
 
-// makeRoot makes a root, and an online CA of it.
+// makeRoot makes a root whose key is in the file, and an online CA of it.
 func (c *Cluster) makeRoot() (err error) {
+	c.remote = nil
 	if c.Root.Key, err = newKey(); err != nil {
 		return err
 	}
-	if c.Root.Certificate, err = channel.NewRoot(c.Root.Key); err != nil {
+	return c.certifyRoot()
+}
+
+// certifyRoot makes the root's certificate, and an online CA of it.
+func (c *Cluster) certifyRoot() error {
+	key, err := c.rootKey()
+	if err != nil {
+		return err
+	}
+	if c.Root.Certificate, err = channel.NewRoot(key); err != nil {
 		return err
 	}
 	return c.makeOnline()
 }
 
-func (c *Cluster) makeOnline() (err error) {
+func (c *Cluster) makeOnline() error {
+	key, err := c.rootKey()
+	if err != nil {
+		return err
+	}
 	if c.Online.Key, err = newKey(); err != nil {
 		return err
 	}
-	c.Online.Certificate, err = channel.NewOnlineCA(c.Root.Certificate, c.Root.Key, c.Online.Key.Public())
+	c.Online.Certificate, err = channel.NewOnlineCA(c.Root.Certificate, key, c.Online.Key.Public())
 	return err
 }
 
@@ -132,8 +156,9 @@ func (c *Cluster) ID() hullmark.ClusterRoot {
 	return hullmark.ClusterRootOf(c.Root.Certificate.RawSubjectPublicKeyInfo)
 }
 
-// Operator returns a fresh client certificate for one connection to a node, which opens one verb there, and to no other node if
-// the operator knows which it is. A file that was lent has the one that it was lent with, else the error is ErrLent.
+// Operator returns a client certificate for connections to a node, which opens one verb there, and to no other node if the operator
+// knows which it is. It is a fresh one each time; but with a root's key that is elsewhere, there is one for each scope, so that whoever
+// has the key is asked once. A file that was lent has the one that it was lent with, else the error is ErrLent.
 func (c *Cluster) Operator(verb channel.Verb, node hullmark.EKID) (tls.Certificate, error) {
 	policy, err := c.OpenPolicy()
 	if err != nil {
@@ -142,6 +167,6 @@ func (c *Cluster) Operator(verb channel.Verb, node hullmark.EKID) (tls.Certifica
 	if c.Lease != nil {
 		return c.lentOperator(verb, node, policy)
 	}
-	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Scope{Verb: verb, Policy: policy.Version, EKID: node})
+	operator, err := c.newOperator(channel.Scope{Verb: verb, Policy: policy.Version, EKID: node})
 	return channel.WithCrossCertificates(operator, policy.CrossCertificates), err
 }

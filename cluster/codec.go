@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"filippo.io/age"
 
@@ -29,6 +30,7 @@ const version = 2
 type document struct {
 	Version        int                      `json:"version"`
 	Root           authorityDoc             `json:"root"`
+	RootElsewhere  bool                     `json:"rootElsewhere,omitempty"`
 	Lease          *leaseDoc                `json:"lease,omitempty"`
 	Online         authorityDoc             `json:"online"`
 	Keyset         []byte                   `json:"keyset"`
@@ -41,7 +43,10 @@ type document struct {
 	KubeletNext    *authorityDoc            `json:"kubeletNext,omitempty"`
 	KubeletFormer  []byte                   `json:"kubeletFormer,omitempty"`
 	ServiceAccount []byte                   `json:"serviceAccount"`
+	Revision       uint64                   `json:"revision,omitempty"`
+	Changed        time.Time                `json:"changed,omitzero"`
 	Policy         []byte                   `json:"policy,omitempty"`
+	Signed         []stamp                  `json:"signed,omitempty"`
 	First          *joinservice.FirstRecord `json:"initialising,omitempty"`
 	Initialised    *hullmark.EKID           `json:"initialised,omitempty"`
 	LentFor        *hullmark.EKID           `json:"lentFor,omitempty"`
@@ -74,6 +79,7 @@ func (c *Cluster) encode() ([]byte, error) {
 	d := document{
 		Version: version, Keyset: keyset, Blind: bytes.Clone(c.Blind.Expose()), Keeper: c.Keeper.encode(), Policy: c.Policy, First: c.First, Initialised: c.Initialised,
 		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs, LentFor: c.LentFor,
+		Revision: c.Revision.Number, Changed: c.Revision.Time, Signed: c.signed,
 	}
 	if c.KubeletNext != nil {
 		d.KubeletNext = &authorityDoc{}
@@ -92,7 +98,13 @@ func (c *Cluster) encode() ([]byte, error) {
 		d.Lease = &leaseDoc{authorityDoc{Certificate: c.Lease.Certificate.Raw, Key: key}, c.Lease.Document, c.Lease.For, c.Lease.Lender}
 		d.Root.Certificate = c.Root.Certificate.Raw
 	}
+	if c.remote != nil {
+		d.RootElsewhere, d.Root.Certificate = true, c.Root.Certificate.Raw
+	}
 	for _, a := range c.authorities(&d) {
+		if a.authority.Key == nil {
+			return nil, fmt.Errorf("%s: it has no key", a.name)
+		}
 		key, err := x509.MarshalPKCS8PrivateKey(a.authority.Key)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", a.name, err)
@@ -134,7 +146,7 @@ func (c *Cluster) authorities(d *document) []pairing {
 		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy},
 		{"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
 	}
-	if d.Lease == nil { // Else there is a certificate of the root alone.
+	if d.Lease == nil && !d.RootElsewhere { // Else there is a certificate of the root alone.
 		all = append(all, pairing{"root", &c.Root, &d.Root})
 	}
 	if d.KubeletNext != nil {
@@ -145,6 +157,9 @@ func (c *Cluster) authorities(d *document) []pairing {
 
 // decode strictly reads what encode writes.
 func decode(data []byte) (*Cluster, error) {
+	if isGrant(data) {
+		return nil, refuseGrant(data)
+	}
 	var d document
 	defer d.wipe()
 	if err := hullmark.DecodeStrict(data, len(data), &d); err != nil {
@@ -156,8 +171,9 @@ func decode(data []byte) (*Cluster, error) {
 	c := &Cluster{
 		Keeper: d.Keeper.decode(), Policy: d.Policy, First: d.First, Initialised: d.Initialised,
 		Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs, LentFor: d.LentFor,
+		Revision: Revision{d.Revision, d.Changed}, signed: d.Signed,
 	}
-	err := c.checkDocuments()
+	err := errors.Join(c.checkDocuments(), c.checkStamps())
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +196,11 @@ func decode(data []byte) (*Cluster, error) {
 	if d.Lease != nil {
 		if err := c.decodeLease(d.Lease, d.Root); err != nil {
 			return nil, fmt.Errorf("lease: %w", err)
+		}
+	}
+	if d.RootElsewhere {
+		if err := c.decodeRemote(&d); err != nil {
+			return nil, fmt.Errorf("root: %w", err)
 		}
 	}
 	for _, a := range c.authorities(&d) {
@@ -220,6 +241,21 @@ func (c *Cluster) decodeLease(lease *leaseDoc, root authorityDoc) error {
 		return err
 	}
 	return channel.CheckOperator([]*x509.Certificate{held.Certificate, c.Root.Certificate}, c.ID())
+}
+
+// decodeRemote reads what a file has of a root whose key is elsewhere: its certificate.
+func (c *Cluster) decodeRemote(d *document) (err error) {
+	if len(d.Root.Key) > 0 || d.Lease != nil {
+		return errors.New("its key is said to be elsewhere, and it is there, or a lease is")
+	}
+	if c.Root.Certificate, err = x509.ParseCertificate(d.Root.Certificate); err != nil {
+		return err
+	}
+	if err := c.Root.Certificate.CheckSignatureFrom(c.Root.Certificate); err != nil {
+		return err
+	}
+	c.remote, err = newRemoteKey(c.Root.Certificate.PublicKey)
+	return err
 }
 
 func (d authorityDoc) decode() (Authority, error) {

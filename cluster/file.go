@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"strconv"
+	"time"
 
 	"filippo.io/age"
 
@@ -136,7 +137,7 @@ func readWorkFactor(encrypted []byte) (int, error) {
 	return factor, nil
 }
 
-// Update lets change edit a copy of the cluster's records and writes the
+// Update lets change edit a copy of the cluster's records, counts the change and writes the
 // result. It returns once the file is safely on disk; until then nothing that
 // depends on the change may leave this process. A file that another process
 // changed since it was read is left alone.
@@ -150,6 +151,7 @@ func (f *File) Update(change func(*Cluster) error) error {
 	if err := change(&next); err != nil {
 		return err
 	}
+	next.count(time.Now())
 	encrypted, err := f.encrypt(&next)
 	if err != nil {
 		return fmt.Errorf("update cluster file: %w", err)
@@ -195,21 +197,24 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 		return nil, err
 	}
 	defer clear(plain)
-	var out bytes.Buffer
-	writer, err := f.key.encrypt(&out)
+	return encrypt(plain, f.key)
+}
+
+// EncryptUnder encrypts what is kept beside a cluster file under a passphrase of its own, in a cluster file's format.
+func EncryptUnder(secret hullmark.Secret, workFactor int, plain []byte) ([]byte, error) {
+	if secret.Len() == 0 {
+		return nil, errors.New("the passphrase is empty")
+	}
+	return encrypt(plain, passphrase{secret, workFactor})
+}
+
+// DecryptUnder reads what EncryptUnder wrote. Another passphrase is ErrPassphrase.
+func DecryptUnder(secret hullmark.Secret, encrypted []byte) ([]byte, error) {
+	workFactor, err := readWorkFactor(encrypted)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := writer.Write(plain); err != nil {
-		return nil, err
-	}
-	if err := writer.Close(); err != nil {
-		return nil, err
-	}
-	if out.Len() > maxFile {
-		return nil, fmt.Errorf("the cluster file would have %d bytes, and more than %d are never read; remove documents from the policy", out.Len(), maxFile)
-	}
-	return out.Bytes(), nil
+	return decrypt(encrypted, passphrase{secret, workFactor})
 }
 
 // Encrypt encrypts what is kept beside the cluster file, in its format and under its key. Only what was closed without
@@ -240,6 +245,24 @@ func (p passphrase) decrypt(r io.Reader) (io.Reader, error) {
 		return nil, ErrPassphrase
 	}
 	return reader, err
+}
+
+func encrypt(plain []byte, k key) ([]byte, error) {
+	var out bytes.Buffer
+	writer, err := k.encrypt(&out)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := writer.Write(plain); err != nil {
+		return nil, err
+	}
+	if err := writer.Close(); err != nil {
+		return nil, err
+	}
+	if out.Len() > maxFile {
+		return nil, fmt.Errorf("the file would have %d bytes, and more than %d are never read; remove documents from the policy", out.Len(), maxFile)
+	}
+	return out.Bytes(), nil
 }
 
 func decrypt(encrypted []byte, k key) ([]byte, error) {

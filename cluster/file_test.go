@@ -184,6 +184,14 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(plain)
+	elsewhere, err := NewUnder(newToken(f).root())
+	if err != nil {
+		f.Fatal(err)
+	}
+	if plain, err = elsewhere.encode(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(plain)
 	f.Add([]byte(`{"version":1}`))
 	f.Add(fmt.Appendf(nil, `{"version":%d}`, version))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -73,7 +73,11 @@ func (c *Cluster) Lend(loan Loan) (*Cluster, error) {
 		return nil, fmt.Errorf("lend the cluster: %w", err)
 	}
 	node := loan.Node
-	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Scope{Verb: channel.VerbBegin, Policy: policy.Version, EKID: node})
+	root, err := c.rootKey()
+	if err != nil {
+		return nil, err
+	}
+	operator, err := channel.NewOperator(c.Root.Certificate, root, channel.Scope{Verb: channel.VerbBegin, Policy: policy.Version, EKID: node})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +92,8 @@ func (c *Cluster) Lend(loan Loan) (*Cluster, error) {
 	}
 	c.LentFor = &node
 	lent := *c
-	lent.Root.Key, lent.LentFor, lent.lender = nil, nil, nil
+	lent.Root.Key, lent.remote, lent.LentFor, lent.lender = nil, nil, nil, nil
+	lent.Revision, lent.signed = Revision{}, nil
 	lent.Lease = &Lease{Certificate: operator.Leaf, Key: key, Document: id, For: loan.For, Lender: c.lender.Recipient().String()}
 	return &lent, nil
 }

@@ -35,6 +35,9 @@ func (c *Cluster) OpenPolicy() (measurements.Policy, error) {
 // documents; others are forgotten. The last policy itself is left as it is
 // signed: of one version there is only one signed form. The policy that is signed commits to the file's keys.
 func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurements.Document) error {
+	if _, err := c.rootKey(); errors.Is(err, ErrNotGranted) {
+		return err
+	}
 	digest, err := c.keysDigest(policy.Rotation)
 	if err != nil {
 		return err
@@ -58,16 +61,22 @@ func (c *Cluster) setPolicy(policy measurements.Policy, same bool, documents ...
 		return err
 	}
 	signed := c.Policy
-	if !same && c.Lease != nil {
-		return ErrLent
-	}
 	if !same {
-		if signed, err = measurements.SignPolicy(c.Root.Key, c.ID(), policy); err != nil {
+		root, err := c.rootKey()
+		if err != nil {
+			return err
+		}
+		if signed, err = measurements.SignPolicy(root, c.ID(), policy); err != nil {
 			return err
 		}
 	}
 	if err := checkSize(signed, held); err != nil {
 		return err
+	}
+	if !same {
+		if c.signed, err = c.stamps(signed); err != nil {
+			return err
+		}
 	}
 	c.Policy, c.Documents = signed, held
 	return nil

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,7 +73,39 @@ func (c *Cluster) nextRotation() (measurements.Policy, error) {
 // RotateRoot gives the cluster another root, to which the present one hands over, with an online CA and a policy of its own.
 // The present root's key is gone then; nodes whose configuration names it obey the new one until ForgetRoot. What is bound to
 // the cluster's first root stays as it is.
-func (c *Cluster) RotateRoot() error {
+func (c *Cluster) RotateRoot() error { return c.rotateRoot((*Cluster).makeRoot) }
+
+// RotateRootTo is RotateRoot to a root whose key is elsewhere. It has to be another than all that nodes obey; else nothing is signed.
+func (c *Cluster) RotateRootTo(next RemoteRoot) error {
+	return c.rotateRoot(func(c *Cluster) error {
+		if err := c.checkNext(next); err != nil {
+			return err
+		}
+		return c.takeRoot(next)
+	})
+}
+
+// checkNext refuses to hand over to a root that nodes obey already.
+func (c *Cluster) checkNext(next RemoteRoot) error {
+	key, err := newRemoteKey(next.Public)
+	if err != nil {
+		return err
+	}
+	spki, err := x509.MarshalPKIXPublicKey(key.public)
+	if err != nil {
+		return err
+	}
+	obeyed, err := c.Roots()
+	if err != nil {
+		return err
+	}
+	if root := hullmark.ClusterRootOf(spki); slices.Contains(obeyed, root) {
+		return fmt.Errorf("%s is the present root, or one before it that nodes still obey; next: name another key", root)
+	}
+	return nil
+}
+
+func (c *Cluster) rotateRoot(makeRoot func(*Cluster) error) error {
 	policy, err := c.nextRotation()
 	if err != nil {
 		return err
@@ -80,16 +113,20 @@ func (c *Cluster) RotateRoot() error {
 	if len(policy.CrossCertificates) >= 2*hullmark.MaxCrossCertificates {
 		return fmt.Errorf("rotate the root: %d roots before the present one are still obeyed, and no more may be; next: give up the oldest (hullmark cluster forget-root)", hullmark.MaxCrossCertificates)
 	}
-	earlier := c.Root
-	if err := c.makeRoot(); err != nil {
+	earlier := c.Root.Certificate
+	earlierKey, err := c.rootKey()
+	if err != nil {
+		return err
+	}
+	if err := makeRoot(c); err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}
-	crossCertificate, err := channel.NewCrossCertificate(earlier.Certificate, earlier.Key, c.Root.Key.Public())
+	crossCertificate, err := channel.NewCrossCertificate(earlier, earlierKey, c.Root.Certificate.PublicKey)
 	if err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}
-	policy.FirstRoot = policy.First(hullmark.ClusterRootOf(earlier.Certificate.RawSubjectPublicKeyInfo))
-	policy.CrossCertificates = slices.Concat([][]byte{crossCertificate.Raw, earlier.Certificate.Raw}, policy.CrossCertificates)
+	policy.FirstRoot = policy.First(hullmark.ClusterRootOf(earlier.RawSubjectPublicKeyInfo))
+	policy.CrossCertificates = slices.Concat([][]byte{crossCertificate.Raw, earlier.Raw}, policy.CrossCertificates)
 	if policy.Keys, err = c.keysDigest(policy.Rotation); err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}

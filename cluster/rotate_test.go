@@ -270,6 +270,8 @@ func anyHolds(value any, content []byte) bool {
 				return true
 			}
 		}
+	case []any:
+		return slices.ContainsFunc(v, func(e any) bool { return anyHolds(e, content) })
 	case string:
 		decoded, err := base64.StdEncoding.DecodeString(v)
 		return err == nil && bytes.Contains(decoded, content)

@@ -34,6 +34,16 @@ type fakeService struct {
 	t       *testing.T
 	address string
 	calls   chan call
+	// operator answers for the policy; without it the service is of a release that knows no operators.
+	operator func(*wire.OperatorAsk) *wire.OperatorAnswer
+}
+
+// Operator answers a node's question.
+func (s *fakeService) Operator(ctx context.Context, ask *wire.OperatorAsk) (*wire.OperatorAnswer, error) {
+	if s.operator == nil {
+		return s.UnimplementedJoinServiceServer.Operator(ctx, ask)
+	}
+	return s.operator(ask), nil
 }
 
 // Exchange hands the stream to the test.

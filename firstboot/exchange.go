@@ -193,8 +193,10 @@ type proving struct {
 	// platform is the machine's evidence beside its TPM's; nil where there is none.
 	platform *prover.Platform
 	tpm      transport.TPM
-	// scope is what the operator's leaf is good for; zero towards a join service.
+	// scope is what the operator's leaf is good for; zero towards a join service, and of an operator whom the policy names: then named
+	// says who that is.
 	scope channel.Scope
+	named *channel.Named
 }
 
 // ticketed is the stage of a node that has a ticket. From now on the turn is its exchange's.
@@ -209,6 +211,7 @@ type admitted struct {
 	node  hullmark.EKID
 	kind  hullmark.TicketKind
 	scope channel.Scope
+	named *channel.Named
 }
 
 // run leads to a ticket.
@@ -294,7 +297,7 @@ func (p *proving) takeTicket() (*ticketed, error) {
 	ticket.Disk.FormatAllowed = ticket.Disk.FormatAllowed && p.claim.State != hullmark.DiskReady
 	p.agent.turn.keep()
 	p.agent.Status.Say("admitted as %s", p.prover.Node())
-	return &ticketed{conversation: p.conversation, admitted: admitted{node: p.prover.Node(), kind: p.kind, scope: p.scope}, ticket: ticket}, nil
+	return &ticketed{conversation: p.conversation, admitted: admitted{node: p.prover.Node(), kind: p.kind, scope: p.scope, named: p.named}, ticket: ticket}, nil
 }
 
 func (p *proving) checkTicket(ticket hullmark.Ticket) error {
@@ -311,7 +314,7 @@ func (p *proving) checkTicket(ticket hullmark.Ticket) error {
 			Expected: "an epoch's window", Got: "unchecked", Next: "start the exchange again",
 		}
 	}
-	return nil
+	return p.checkNamed(ticket)
 }
 
 // opened is the stage of a node whose state disk is open, its epoch raised and its key gone.

@@ -3,7 +3,6 @@ package firstboot
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -101,6 +100,11 @@ func (f *finishing) blowFuse(context.Context) error {
 func (f *finishing) kubernetes(ctx context.Context) error {
 	if err := f.mount(ctx); err != nil {
 		return err
+	}
+	if f.named != nil {
+		if err := f.goByDisk(); err != nil {
+			return err
+		}
 	}
 	f.agent.kept.setRole(hullmark.Role(f.proceed.GetRole()))
 	if err := (restoring{f.conversation, f.proceed}).clear(); err != nil {
@@ -226,6 +230,9 @@ func (f *finishing) placeFiles() error {
 	if err := f.agent.syncState(); err != nil {
 		return err
 	}
+	if f.named != nil { // He brought none: static pods apart, those of the pool stay, too.
+		return f.agent.kept.look(f.agent.showFiles)
+	}
 	if err := f.agent.keepFiles(kept); err != nil {
 		return fmt.Errorf("write files: %w", err)
 	}
@@ -271,7 +278,7 @@ func (f *finishing) startJoinService(ctx context.Context) {
 	f.progress("joinservice", "starting the join service")
 	var err error
 	if f.kind == hullmark.Recover {
-		err = atomicfile.Write(filepath.Join(f.agent.RunDir, recoveredFile), []byte(rand.Text()), 0o600)
+		err = atomicfile.Write(filepath.Join(f.agent.RunDir, recoveredFile), []byte(f.recovered()), 0o600)
 	}
 	if err := errors.Join(err, f.start(ctx, joinServiceUnit)); err != nil {
 		f.warn("join-service-down", "other nodes cannot join or come back through this one: "+err.Error(), "read why in hullmark node logs")

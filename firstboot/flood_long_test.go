@@ -29,8 +29,8 @@ const (
 	floodedVariable = "HULLMARK_TEST_FLOODED_NODE"
 	// mostMemory is what the agent may have during a flood: half of what its unit allows.
 	mostMemory = 128 << 20
-	// operators call the node again and again, each from an address of its own.
-	operators = 2
+	// callers are operators who call the node again and again, each from an address of his own.
+	callers = 2
 )
 
 // floodedNode is what the agent's process needs to know.
@@ -102,7 +102,7 @@ func newFlooded(t *testing.T) *flooded {
 			t.Error(err)
 		}
 	})
-	for i := range operators {
+	for i := range callers {
 		s.each = append(s.each, func() error { return s.look(t, flood.Dialer(1, i)) })
 	}
 	return s

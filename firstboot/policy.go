@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 const (
@@ -35,6 +37,44 @@ type signedPolicy struct {
 	Documents     []struct {
 		Document string `json:"document"`
 	} `json:"documents"`
+	// Operators are those whom the policy names. Permissions that the node does not know open nothing here.
+	Operators []hullmark.Operator `json:"operators"`
+	// Members and Pools say what a control plane is that a named operator recovers.
+	Members []policyMember `json:"members"`
+	Pools   []policyPool   `json:"pools"`
+}
+
+// policyMember and policyPool are what a node looks at of a measurements.Member and of a measurements.Pool.
+type policyMember struct {
+	EKID hullmark.EKID `json:"ekid"`
+	Role hullmark.Role `json:"role"`
+	Name string        `json:"name"`
+	Pool string        `json:"pool"`
+}
+
+type policyPool struct {
+	Name  string   `json:"name"`
+	Hooks []string `json:"hooks"`
+	Files []struct {
+		Path    string `json:"path"`
+		Mode    string `json:"mode"`
+		Content string `json:"content"`
+	} `json:"files"`
+}
+
+// staticPods are those of the pool. One that holds a secret is left out: the node has nothing that opens it.
+func (p policyPool) staticPods() (files []*wire.File, err error) {
+	for _, f := range p.Files {
+		if !strings.HasPrefix(f.Path, kubeadm.StaticPodsDir+"/") || hullmark.HasEncrypted(f.Content) {
+			continue
+		}
+		mode, err := strconv.ParseUint(f.Mode, 8, 9)
+		if err != nil {
+			return nil, fmt.Errorf("pool %s: %.80q: mode: %w", p.Name, f.Path, err)
+		}
+		files = append(files, &wire.File{Path: f.Path, Content: []byte(f.Content), Mode: uint32(mode)})
+	}
+	return files, checkFiles(files)
 }
 
 // policySchema is measurements.PolicySchema.

@@ -59,7 +59,7 @@ func (o *opened) checkProceed(p *wire.Proceed) error {
 	if err := o.checkOperator(p.GetFiles()); err != nil {
 		return err
 	}
-	err := errors.Join(o.checkAnew(p), o.checkRole(p), o.checkOwned(p), o.checkMaterial(p), o.checkBootstrap(p), o.checkEndpoint(p), o.checkSnapshot(p),
+	err := errors.Join(o.checkNamed(p), o.checkAnew(p), o.checkRole(p), o.checkOwned(p), o.checkMaterial(p), o.checkBootstrap(p), o.checkEndpoint(p), o.checkSnapshot(p),
 		checkAddress(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil

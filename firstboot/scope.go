@@ -2,11 +2,10 @@ package firstboot
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
@@ -14,44 +13,68 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
-// scopeOf returns what the operator's leaf is good for who made a call.
-func scopeOf(ctx context.Context) (channel.Scope, error) {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return channel.Scope{}, errors.New("the channel has no peer")
-	}
-	return channel.ScopeOf(from)
-}
-
-// permit refuses a call for which the operator's leaf was not made, or that was revoked as far as this boot knows.
+// permit refuses a call for which the operator's leaf was not made, or that was revoked as far as this boot knows, and notes who made it.
 func (a *Agent) permit(ctx context.Context, verb channel.Verb) error {
-	scope, err := scopeOf(ctx)
+	who, err := callerOf(ctx)
 	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	if scope.Verb != verb {
-		return status.Errorf(codes.PermissionDenied, "the operator's certificate is for %s, not for %s", scope.Verb, verb)
-	}
-	if !a.turn.isKept() {
-		return nil // The state disk, with the policy on it, is not open.
-	}
-	if err := a.checkRevoked(scope); err != nil {
+	err = who.judge(ctx, a, verb)
+	who.note(a.Status, verb, err)
+	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
 	return nil
 }
 
-// checkScope holds an exchange to the leaf of the operator who opened it: to its verb, and to its machine if it names one.
+// permitExchange refuses an exchange to an operator who may not recover, before it takes the turn, or shows on the console.
+func (n *nodeServer) permitExchange(ctx context.Context) error {
+	who, err := callerOf(ctx)
+	if err != nil || who.named == nil {
+		return nil // Whoever holds the root key is held to his leaf once it is known which kind he wants.
+	}
+	if err := who.named.Check(channel.VerbRecover, time.Now()); err != nil {
+		who.note(n.agent.Status, channel.VerbRecover, err)
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	return nil
+}
+
+// judge refuses a call of a verb.
+func (c caller) judge(ctx context.Context, a *Agent, verb channel.Verb) error {
+	if c.named != nil {
+		return operators{a}.judge(ctx, *c.named, verb)
+	}
+	if c.scope.Verb != verb {
+		return fmt.Errorf("the operator's certificate is for %s, not for %s", c.scope.Verb, verb)
+	}
+	if !a.turn.isKept() {
+		return nil // The state disk, with the policy on it, is not open.
+	}
+	return a.checkRevoked(c.scope)
+}
+
+// checkScope holds an exchange to the leaf of the operator who opened it: to its verb, and to its machine if it names one. It notes who
+// that is.
 func (p *proving) checkScope() error {
 	if p.service != "" {
 		return nil
 	}
-	scope, err := scopeOf(p.stream.Context())
+	who, err := callerOf(p.stream.Context())
 	if err != nil {
 		return err
 	}
-	p.scope = scope
-	node, kind := p.prover.Node(), p.kind
+	p.scope, p.named = who.scope, who.named
+	err = p.checkCaller()
+	who.note(p.agent.Status, channel.Verb(p.kind), err)
+	return err
+}
+
+func (p *proving) checkCaller() error {
+	scope, node, kind := p.scope, p.prover.Node(), p.kind
+	if p.named != nil {
+		return p.named.Check(channel.Verb(kind), time.Now())
+	}
 	wrongNode := scope.EKID != (hullmark.EKID{}) && scope.EKID != node
 	begins := scope.Verb == channel.VerbBegin && kind == hullmark.Init
 	if begins && !wrongNode && p.claim.State == hullmark.DiskReady {
@@ -77,13 +100,10 @@ func (a *Agent) checkRevoked(scope channel.Scope) error {
 }
 
 func (p signedPolicy) checkOperator(scope channel.Scope) error {
-	if scope.Policy >= p.OperatorsFrom {
-		return nil
+	if err := hullmark.CheckOperatorsFrom(p.OperatorsFrom, scope.Policy); err != nil {
+		return hullmark.AsCondition(err, StepEpoch, "operator-revoked")
 	}
-	return &hullmark.Condition{
-		Code: "operator-revoked", Step: StepEpoch, Title: "the policy that the node holds refuses operators' certificates of that time",
-		Expected: fmt.Sprintf("made by policy version %d or later", p.OperatorsFrom), Got: fmt.Sprintf("version %d", scope.Policy), Next: "use the newest cluster file",
-	}
+	return nil
 }
 
 // checkOperator holds an operator's exchange to the policy that the node is brought. The disk is read only once it is mounted:
@@ -102,8 +122,11 @@ func (o *opened) checkOperator(files []*wire.File) error {
 
 // checkOperator holds an operator's exchange to the policies that the node has.
 func (f *finishing) checkOperator() error {
-	if f.service != "" {
+	switch {
+	case f.service != "":
 		return nil
+	case f.named != nil:
+		return operators{f.agent}.checkHeld(*f.named, channel.VerbRecover)
 	}
 	return f.agent.checkRevoked(f.scope)
 }

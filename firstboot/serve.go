@@ -95,6 +95,9 @@ type nodeServer struct {
 
 // Exchange runs one exchange.
 func (n *nodeServer) Exchange(stream wire.Node_ExchangeServer) error {
+	if err := n.permitExchange(stream.Context()); err != nil {
+		return err
+	}
 	if !n.agent.turn.take(stream.Context(), n.agent.Timing.Turn) {
 		return status.Error(codes.Unavailable, "the node is busy with another exchange or already has its ticket; ask for its status")
 	}

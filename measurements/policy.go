@@ -62,9 +62,11 @@ type Policy struct {
 	Rotation uint64 `json:"rotation,omitempty"`
 	// Keys commits to the keys of that rotation: nothing else is taken from a join service, or handed out by one.
 	Keys hullmark.KeysDigest `json:"keys,omitzero"`
-	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Scope), at nodes that
-	// hold this one. It never falls.
+	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Scope, channel.Named), at nodes
+	// that hold this one. It never falls.
 	OperatorsFrom uint64 `json:"operatorsFrom,omitempty"`
+	// Operators may do some of what whoever holds the root key does, each by a key of his own.
+	Operators []hullmark.Operator `json:"operators,omitempty"`
 	// CrossCertificates are certificates, in DER, of the roots that nodes' configurations may still name beside the one that
 	// signs: the newest first, each time the one by which a root handed over to the next, and that root's own. Package attest
 	// reads them.
@@ -169,6 +171,7 @@ func (p Policy) normalised() Policy {
 	p.Members = append([]Member{}, p.Members...)
 	p.Pools = slices.Clone(p.Pools)
 	p.Groups, p.Denied = slices.Clone(p.Groups), slices.Clone(p.Denied)
+	p.Operators = slices.Clone(p.Operators)
 	p.Rebinds = append([]Rebind{}, p.Rebinds...)
 	p.Resets = append([]Reset{}, p.Resets...)
 	p.Overrides = append([]Override{}, p.Overrides...)
@@ -218,7 +221,7 @@ func (p Policy) check() error {
 			return err
 		}
 	}
-	return nil
+	return hullmark.CheckOperators(p.Operators)
 }
 
 func (p Policy) checkDocuments() error {

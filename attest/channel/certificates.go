@@ -17,7 +17,8 @@ import (
 // The names that tell the exchange's certificates apart. They are URIs, so
 // that no host name can ever be taken for one.
 const (
-	operatorURI = "hullmark:operator:" // and a Scope
+	operatorURI = "hullmark:operator:"       // and a Scope
+	namedURI    = "hullmark:named-operator:" // and a Named
 	serviceURI  = "hullmark:join-service"
 )
 
@@ -55,11 +56,19 @@ func NewOnlineCA(root *x509.Certificate, rootKey crypto.Signer, online crypto.Pu
 const operatorLife = 12 * time.Hour
 
 // NewOperator returns a fresh client certificate for one scope, signed directly by the root
-// key, and its chain. It is made for one connection and never stored.
+// key, and its chain. But for the one in a cluster file that is lent it is never stored.
 func NewOperator(root *x509.Certificate, rootKey crypto.Signer, scope Scope) (tls.Certificate, error) {
 	template := newTemplate("hullmark operator")
 	template.NotBefore, template.NotAfter = time.Now().Add(-operatorLife), time.Now().Add(operatorLife)
 	return newLeaf(template, scope.uri(), x509.ExtKeyUsageClientAuth, rootKey, root)
+}
+
+// NewNamedOperator returns a client certificate for a named operator, with a key of its own, signed directly by the root key, and its
+// chain. It is his until n.Ends; n.Key is left out of account.
+func NewNamedOperator(root *x509.Certificate, rootKey crypto.Signer, n Named) (tls.Certificate, error) {
+	template := newTemplate("hullmark operator " + n.Name)
+	template.NotAfter = n.Ends
+	return newLeaf(template, n.uri(), x509.ExtKeyUsageClientAuth, rootKey, root)
 }
 
 // NewService returns a join service's certificate, signed by the online CA,

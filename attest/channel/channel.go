@@ -147,8 +147,8 @@ func Key(p *peer.Peer) ([]byte, error) {
 }
 
 // CheckOperator accepts a chain of leaf, root and the cross-certificates that lead to it: the root's key is the cluster's, or one to
-// which the cluster's has handed over, and signed the leaf itself, for an operator's Scope as a client. Whether that is what
-// is asked, the node looks at each call. Without anything else amiss, another root is an *OtherRoot.
+// which the cluster's has handed over, and signed the leaf itself, for an operator's Scope as a client, or for a Named. Whether that is
+// what is asked, the node looks at each call. Without anything else amiss, another root is an *OtherRoot.
 func CheckOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	if err := checkOperator(chain, root); err != nil {
 		return fmt.Errorf("operator's certificate: %w", err)
@@ -167,7 +167,11 @@ func checkOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	if err := checkLeaf(leaf, x509.ExtKeyUsageClientAuth); err != nil {
 		return err
 	}
-	if _, err := scopeOf(leaf); err != nil {
+	_, named, err := LeafNamed(leaf)
+	if err == nil && !named {
+		_, err = scopeOf(leaf)
+	}
+	if err != nil {
 		return err
 	}
 	return checkRoots(chain[1:], root)

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
@@ -52,7 +53,11 @@ func FuzzCertificates(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	signed := [][]byte{operator.Certificate[0], service.Certificate[0], online.Raw, root.Raw, crossCertificate.Raw}
+	named, err := channel.NewNamedOperator(root, keys[0], channel.Named{Name: "alice", May: []hullmark.Permission{hullmark.MayLook}, Policy: 7, Ends: time.Now().Add(time.Hour)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	signed := [][]byte{operator.Certificate[0], named.Certificate[0], service.Certificate[0], online.Raw, root.Raw, crossCertificate.Raw}
 	for i, der := range signed {
 		f.Add(uint8(i), uint16(0), uint16(0), []byte(nil))
 		f.Add(uint8(i), uint16(len(der)-10), uint16(1), []byte{0})

@@ -2344,6 +2344,128 @@ func (x *UpdateAnswer) GetDenied() *Condition {
 	return nil
 }
 
+// OperatorAsk is a question about an operator whom the policy may name.
+type OperatorAsk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`        // SHA-256 of the SubjectPublicKeyInfo in his certificate, 32 bytes
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`      // what his certificate calls him
+	Verb          string                 `protobuf:"bytes,3,opt,name=verb,proto3" json:"verb,omitempty"`      // what he asks of the node: "status" or "logs"
+	Policy        uint64                 `protobuf:"varint,4,opt,name=policy,proto3" json:"policy,omitempty"` // the version of the policy by which his certificate was made
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OperatorAsk) Reset() {
+	*x = OperatorAsk{}
+	mi := &file_wire_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OperatorAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OperatorAsk) ProtoMessage() {}
+
+func (x *OperatorAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OperatorAsk.ProtoReflect.Descriptor instead.
+func (*OperatorAsk) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *OperatorAsk) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *OperatorAsk) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *OperatorAsk) GetVerb() string {
+	if x != nil {
+		return x.Verb
+	}
+	return ""
+}
+
+func (x *OperatorAsk) GetPolicy() uint64 {
+	if x != nil {
+		return x.Policy
+	}
+	return 0
+}
+
+// OperatorAnswer says that he may, or why not. One that says neither is no answer.
+type OperatorAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	May           bool                   `protobuf:"varint,1,opt,name=may,proto3" json:"may,omitempty"`
+	Denied        *Condition             `protobuf:"bytes,2,opt,name=denied,proto3" json:"denied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OperatorAnswer) Reset() {
+	*x = OperatorAnswer{}
+	mi := &file_wire_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OperatorAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OperatorAnswer) ProtoMessage() {}
+
+func (x *OperatorAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OperatorAnswer.ProtoReflect.Descriptor instead.
+func (*OperatorAnswer) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *OperatorAnswer) GetMay() bool {
+	if x != nil {
+		return x.May
+	}
+	return false
+}
+
+func (x *OperatorAnswer) GetDenied() *Condition {
+	if x != nil {
+		return x.Denied
+	}
+	return nil
+}
+
 var File_wire_proto protoreflect.FileDescriptor
 
 const file_wire_proto_rawDesc = "" +
@@ -2523,16 +2645,25 @@ const file_wire_proto_rawDesc = "" +
 	"\x06status\x18\x05 \x01(\fR\x06status\"n\n" +
 	"\fUpdateAnswer\x12.\n" +
 	"\x05order\x18\x01 \x01(\v2\x18.hullmark.v1.UpdateOrderR\x05order\x12.\n" +
+	"\x06denied\x18\x02 \x01(\v2\x16.hullmark.v1.ConditionR\x06denied\"_\n" +
+	"\vOperatorAsk\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04verb\x18\x03 \x01(\tR\x04verb\x12\x16\n" +
+	"\x06policy\x18\x04 \x01(\x04R\x06policy\"R\n" +
+	"\x0eOperatorAnswer\x12\x10\n" +
+	"\x03may\x18\x01 \x01(\bR\x03may\x12.\n" +
 	"\x06denied\x18\x02 \x01(\v2\x16.hullmark.v1.ConditionR\x06denied2\x8d\x02\n" +
 	"\x04Node\x12@\n" +
 	"\bExchange\x12\x19.hullmark.v1.FromVerifier\x1a\x15.hullmark.v1.FromNode(\x010\x01\x12>\n" +
 	"\x06Status\x12\x1a.hullmark.v1.StatusRequest\x1a\x18.hullmark.v1.StatusReply\x12C\n" +
 	"\aJournal\x12\x1b.hullmark.v1.JournalRequest\x1a\x19.hullmark.v1.JournalChunk0\x01\x12>\n" +
-	"\x06Update\x12\x18.hullmark.v1.UpdateOrder\x1a\x18.hullmark.v1.UpdateReply0\x012\xd4\x01\n" +
+	"\x06Update\x12\x18.hullmark.v1.UpdateOrder\x1a\x18.hullmark.v1.UpdateReply0\x012\x97\x02\n" +
 	"\vJoinService\x12@\n" +
 	"\bExchange\x12\x15.hullmark.v1.FromNode\x1a\x19.hullmark.v1.FromVerifier(\x010\x01\x12F\n" +
 	"\x05Epoch\x12\x1a.hullmark.v1.EpochFromNode\x1a\x1d.hullmark.v1.EpochFromService(\x010\x01\x12;\n" +
-	"\x06Update\x12\x16.hullmark.v1.UpdateAsk\x1a\x19.hullmark.v1.UpdateAnswerB*Z(github.com/hullmark/hullmark/attest/wireb\x06proto3"
+	"\x06Update\x12\x16.hullmark.v1.UpdateAsk\x1a\x19.hullmark.v1.UpdateAnswer\x12A\n" +
+	"\bOperator\x12\x18.hullmark.v1.OperatorAsk\x1a\x1b.hullmark.v1.OperatorAnswerB*Z(github.com/hullmark/hullmark/attest/wireb\x06proto3"
 
 var (
 	file_wire_proto_rawDescOnce sync.Once
@@ -2546,7 +2677,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_wire_proto_goTypes = []any{
 	(*FromNode)(nil),         // 0: hullmark.v1.FromNode
 	(*FromVerifier)(nil),     // 1: hullmark.v1.FromVerifier
@@ -2580,6 +2711,8 @@ var file_wire_proto_goTypes = []any{
 	(*UpdateAsk)(nil),        // 29: hullmark.v1.UpdateAsk
 	(*UpdateClaim)(nil),      // 30: hullmark.v1.UpdateClaim
 	(*UpdateAnswer)(nil),     // 31: hullmark.v1.UpdateAnswer
+	(*OperatorAsk)(nil),      // 32: hullmark.v1.OperatorAsk
+	(*OperatorAnswer)(nil),   // 33: hullmark.v1.OperatorAnswer
 }
 var file_wire_proto_depIdxs = []int32{
 	7,  // 0: hullmark.v1.FromNode.proof:type_name -> hullmark.v1.Proof
@@ -2608,25 +2741,28 @@ var file_wire_proto_depIdxs = []int32{
 	15, // 23: hullmark.v1.UpdateReply.failed:type_name -> hullmark.v1.Condition
 	27, // 24: hullmark.v1.UpdateAnswer.order:type_name -> hullmark.v1.UpdateOrder
 	15, // 25: hullmark.v1.UpdateAnswer.denied:type_name -> hullmark.v1.Condition
-	1,  // 26: hullmark.v1.Node.Exchange:input_type -> hullmark.v1.FromVerifier
-	16, // 27: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
-	18, // 28: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
-	27, // 29: hullmark.v1.Node.Update:input_type -> hullmark.v1.UpdateOrder
-	0,  // 30: hullmark.v1.JoinService.Exchange:input_type -> hullmark.v1.FromNode
-	20, // 31: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
-	29, // 32: hullmark.v1.JoinService.Update:input_type -> hullmark.v1.UpdateAsk
-	0,  // 33: hullmark.v1.Node.Exchange:output_type -> hullmark.v1.FromNode
-	17, // 34: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
-	19, // 35: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
-	28, // 36: hullmark.v1.Node.Update:output_type -> hullmark.v1.UpdateReply
-	1,  // 37: hullmark.v1.JoinService.Exchange:output_type -> hullmark.v1.FromVerifier
-	21, // 38: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
-	31, // 39: hullmark.v1.JoinService.Update:output_type -> hullmark.v1.UpdateAnswer
-	33, // [33:40] is the sub-list for method output_type
-	26, // [26:33] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	15, // 26: hullmark.v1.OperatorAnswer.denied:type_name -> hullmark.v1.Condition
+	1,  // 27: hullmark.v1.Node.Exchange:input_type -> hullmark.v1.FromVerifier
+	16, // 28: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
+	18, // 29: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
+	27, // 30: hullmark.v1.Node.Update:input_type -> hullmark.v1.UpdateOrder
+	0,  // 31: hullmark.v1.JoinService.Exchange:input_type -> hullmark.v1.FromNode
+	20, // 32: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
+	29, // 33: hullmark.v1.JoinService.Update:input_type -> hullmark.v1.UpdateAsk
+	32, // 34: hullmark.v1.JoinService.Operator:input_type -> hullmark.v1.OperatorAsk
+	0,  // 35: hullmark.v1.Node.Exchange:output_type -> hullmark.v1.FromNode
+	17, // 36: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
+	19, // 37: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
+	28, // 38: hullmark.v1.Node.Update:output_type -> hullmark.v1.UpdateReply
+	1,  // 39: hullmark.v1.JoinService.Exchange:output_type -> hullmark.v1.FromVerifier
+	21, // 40: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
+	31, // 41: hullmark.v1.JoinService.Update:output_type -> hullmark.v1.UpdateAnswer
+	33, // 42: hullmark.v1.JoinService.Operator:output_type -> hullmark.v1.OperatorAnswer
+	35, // [35:43] is the sub-list for method output_type
+	27, // [27:35] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -2663,7 +2799,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -255,6 +255,7 @@ const (
 	JoinService_Exchange_FullMethodName = "/hullmark.v1.JoinService/Exchange"
 	JoinService_Epoch_FullMethodName    = "/hullmark.v1.JoinService/Epoch"
 	JoinService_Update_FullMethodName   = "/hullmark.v1.JoinService/Update"
+	JoinService_Operator_FullMethodName = "/hullmark.v1.JoinService/Operator"
 )
 
 // JoinServiceClient is the client API for JoinService service.
@@ -269,6 +270,8 @@ type JoinServiceClient interface {
 	Epoch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EpochFromNode, EpochFromService], error)
 	// Update tells what a Ready node says of its slots, and returns what it is to do with them.
 	Update(ctx context.Context, in *UpdateAsk, opts ...grpc.CallOption) (*UpdateAnswer, error)
+	// Operator says whether the policy in force lets an operator ask something of a node, which holds no policy.
+	Operator(ctx context.Context, in *OperatorAsk, opts ...grpc.CallOption) (*OperatorAnswer, error)
 }
 
 type joinServiceClient struct {
@@ -315,6 +318,16 @@ func (c *joinServiceClient) Update(ctx context.Context, in *UpdateAsk, opts ...g
 	return out, nil
 }
 
+func (c *joinServiceClient) Operator(ctx context.Context, in *OperatorAsk, opts ...grpc.CallOption) (*OperatorAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OperatorAnswer)
+	err := c.cc.Invoke(ctx, JoinService_Operator_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JoinServiceServer is the server API for JoinService service.
 // All implementations must embed UnimplementedJoinServiceServer
 // for forward compatibility.
@@ -327,6 +340,8 @@ type JoinServiceServer interface {
 	Epoch(grpc.BidiStreamingServer[EpochFromNode, EpochFromService]) error
 	// Update tells what a Ready node says of its slots, and returns what it is to do with them.
 	Update(context.Context, *UpdateAsk) (*UpdateAnswer, error)
+	// Operator says whether the policy in force lets an operator ask something of a node, which holds no policy.
+	Operator(context.Context, *OperatorAsk) (*OperatorAnswer, error)
 	mustEmbedUnimplementedJoinServiceServer()
 }
 
@@ -345,6 +360,9 @@ func (UnimplementedJoinServiceServer) Epoch(grpc.BidiStreamingServer[EpochFromNo
 }
 func (UnimplementedJoinServiceServer) Update(context.Context, *UpdateAsk) (*UpdateAnswer, error) {
 	return nil, status.Error(codes.Unimplemented, "method Update not implemented")
+}
+func (UnimplementedJoinServiceServer) Operator(context.Context, *OperatorAsk) (*OperatorAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Operator not implemented")
 }
 func (UnimplementedJoinServiceServer) mustEmbedUnimplementedJoinServiceServer() {}
 func (UnimplementedJoinServiceServer) testEmbeddedByValue()                     {}
@@ -399,6 +417,24 @@ func _JoinService_Update_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JoinService_Operator_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OperatorAsk)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JoinServiceServer).Operator(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JoinService_Operator_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JoinServiceServer).Operator(ctx, req.(*OperatorAsk))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // JoinService_ServiceDesc is the grpc.ServiceDesc for JoinService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -409,6 +445,10 @@ var JoinService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Update",
 			Handler:    _JoinService_Update_Handler,
+		},
+		{
+			MethodName: "Operator",
+			Handler:    _JoinService_Operator_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

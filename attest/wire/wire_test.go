@@ -286,8 +286,8 @@ func FuzzEpoch(f *testing.F) {
 	})
 }
 
-// FuzzUpdate wants what a node says of its slots, and what it is told to do with them, to be bounded, and an order to bring the document that
-// its direction names.
+// FuzzUpdate wants what a node says of its slots, and what it is told to do with them, to be bounded, and an order to bring the
+// document that its direction names.
 func FuzzUpdate(f *testing.F) {
 	status, err := wire.EncodeUpdateStatus(hullmark.UpdateStatus{Running: "a", Default: "b", A: hullmark.RootHash{1}, Phase: hullmark.UpdateTrial, Serial: 4, Failed: &hullmark.Condition{Code: "trial-failed"}})
 	if err != nil {
@@ -331,6 +331,20 @@ func FuzzUpdate(f *testing.F) {
 		}
 		if r := (&wire.UpdateReply{}); proto.Unmarshal(data, r) == nil && wire.CheckUpdateReply(r) == nil && causes(r.GetFailed()) > wire.MaxCauses {
 			t.Error("a reply with causes without end was accepted")
+		}
+	})
+}
+
+// FuzzOperator wants what is asked about an operator to be bounded, and an answer to be one thing.
+func FuzzOperator(f *testing.F) {
+	add(f, &wire.OperatorAsk{Key: make([]byte, 32), Name: "alice", Verb: "logs", Policy: 7})
+	add(f, &wire.OperatorAnswer{May: true}, &wire.OperatorAnswer{Denied: &wire.Condition{Code: "operator-withdrawn"}}, &wire.OperatorAnswer{May: true, Denied: &wire.Condition{}})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if a := (&wire.OperatorAsk{}); proto.Unmarshal(data, a) == nil && wire.CheckOperatorAsk(a) == nil && (len(a.GetKey()) != 32 || len(a.GetName()) > wire.MaxText) {
+			t.Errorf("%v was accepted as a question", a)
+		}
+		if a := (&wire.OperatorAnswer{}); proto.Unmarshal(data, a) == nil && wire.CheckOperatorAnswer(a) == nil && (a.GetMay() == (a.GetDenied() != nil) || causes(a.GetDenied()) > wire.MaxCauses) {
+			t.Errorf("%v was accepted as an answer", a)
 		}
 	})
 }

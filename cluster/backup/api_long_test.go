@@ -196,7 +196,7 @@ spec: {schedulerName: none, containers: [{name: c, image: "localhost/none"}]}
 	for _, m := range []joinservice.Machine{control, machine(2, "w1"), machine(3, "w2")} {
 		a.add(t, m)
 	}
-	if err := a.registry.PushPolicy(t.Context(), []byte("policy"), nil); err != nil {
+	if err := a.registry.PushPolicy(t.Context(), "", registry.AnyVersion, []byte("policy"), nil); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); a.uid(t, "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt") == ""; time.Sleep(time.Second) {

@@ -33,6 +33,8 @@ type APIOptions struct {
 	Wait time.Duration
 	// Validity is how long its certificate is good for; an hour if it is 0. The methods of API make another one before it is over.
 	Validity time.Duration
+	// NewestLost goes on with a cluster file although another copy of it, which is lost, brought the cluster its policy (policy push).
+	NewestLost bool
 	// Progress hears of a server that is waited for, and once of one whose certificate ends soon.
 	Progress Progress
 	// Wrap, if it is set, is put between the clients and the connection, for whoever trusts the server less than an operator does.
@@ -41,12 +43,15 @@ type APIOptions struct {
 	Done Progress
 }
 
-// API is the Kubernetes API of a cluster, as whoever holds the cluster file reaches it: as an administrator, with certificates
-// that live for an hour unless more is asked for. Its methods are what can be done by it, a file for each subject, one at a time. Errors
-// that the server or the cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
-type API struct {
+// Reader is the Kubernetes API of a cluster, as whoever may look reaches it: whoever holds the cluster file, or an operator. Its methods
+// only read.
+type Reader struct {
 	APIOptions
-	file *cluster.File
+	// known is what the file knows of the cluster, credentials what the API is shown, both in PEM. operator is the one whose file it is;
+	// empty of the cluster file.
+	known       func() *cluster.Cluster
+	credentials func(now time.Time, validity time.Duration) (certificate, key []byte, err error)
+	operator    string
 	// server is where it is reached; warned says that its certificate ends soon.
 	server string
 	warned sync.Once
@@ -58,58 +63,86 @@ type API struct {
 	upgrades *kube.Cluster
 }
 
+// API is the Kubernetes API of a cluster, as whoever holds the cluster file reaches it: as an administrator, with certificates
+// that live for an hour unless more is asked for. Its methods are what can be done by it, a file for each subject, one at a time. Errors
+// that the server or the cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
+type API struct {
+	*Reader
+	file *cluster.File
+}
+
 // Connect prepares a client of the cluster's API; it asks nothing yet. The error is ErrUsage if nobody says where the API is.
 func Connect(file *cluster.File, o APIOptions) (*API, error) {
-	server := o.Server
-	switch {
-	case server == "":
-		settings, err := file.Cluster.CurrentSettings()
-		if err != nil {
-			return nil, as(ErrUsage, fmt.Errorf("%w; name it (--server)", err))
-		}
-		server = settings.ControlPlaneEndpoint
-	case !hullmark.ValidEndpoint(server):
-		return nil, as(ErrUsage, fmt.Errorf("--server %q: want HOST:PORT", server))
+	r := &Reader{APIOptions: o, known: func() *cluster.Cluster { return file.Cluster }}
+	r.credentials = func(now time.Time, validity time.Duration) (certificate, key []byte, err error) {
+		return file.Cluster.Administrator(now, validity)
 	}
-	a := &API{APIOptions: o, file: file, server: server}
-	return a, a.logIn(time.Now())
+	if err := r.locate(); err != nil {
+		return nil, err
+	}
+	return &API{Reader: r, file: file}, r.logIn(time.Now())
+}
+
+// ConnectOperator prepares what an operator reads the API by, who has to be one that may look.
+func ConnectOperator(file *cluster.OperatorFile, o APIOptions) (*Reader, error) {
+	r := &Reader{APIOptions: o, known: func() *cluster.Cluster { return file.Grant.Known }, operator: file.Grant.Who.Name}
+	r.credentials = func(time.Time, time.Duration) (certificate, key []byte, err error) { return file.Grant.Client() }
+	if err := r.locate(); err != nil {
+		return nil, err
+	}
+	return r, r.logIn(time.Now())
+}
+
+// locate decides where the API is.
+func (r *Reader) locate() error {
+	switch r.server = r.Server; {
+	case r.server == "":
+		settings, err := r.known().CurrentSettings()
+		if err != nil {
+			return as(ErrUsage, fmt.Errorf("%w; name it (--server)", err))
+		}
+		r.server = settings.ControlPlaneEndpoint
+	case !hullmark.ValidEndpoint(r.server):
+		return as(ErrUsage, fmt.Errorf("--server %q: want HOST:PORT", r.server))
+	}
+	return nil
 }
 
 // logIn makes a certificate, and the clients that show it.
-func (a *API) logIn(now time.Time) error {
-	validity := cmp.Or(a.Validity, apiValidity)
-	certificate, key, err := a.file.Cluster.Administrator(now, validity)
+func (r *Reader) logIn(now time.Time) error {
+	validity := cmp.Or(r.Validity, apiValidity)
+	certificate, key, err := r.credentials(now, validity)
 	if err != nil {
 		return err
 	}
-	a.config = &rest.Config{
-		Host: "https://" + a.server,
+	r.config = &rest.Config{
+		Host: "https://" + r.server,
 		TLSClientConfig: rest.TLSClientConfig{
 			// The name that every API server's certificate has, whatever the way to it.
 			ServerName: "kubernetes",
-			CAData:     a.file.Cluster.KubernetesCA(), CertData: certificate, KeyData: key,
+			CAData:     r.known().KubernetesCA(), CertData: certificate, KeyData: key,
 		},
 		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
-			if a.Wrap != nil {
-				next = a.Wrap(next)
+			if r.Wrap != nil {
+				next = r.Wrap(next)
 			}
-			return &expiryWarner{next: next, progress: a.Progress, once: &a.warned}
+			return &expiryWarner{next: next, progress: r.Progress, once: &r.warned}
 		},
 	}
-	if a.client, err = registry.New(a.config); err != nil {
+	if r.client, err = registry.New(r.config); err != nil {
 		return err
 	}
-	if a.upgrades, err = kube.New(a.config); err != nil {
+	if r.upgrades, err = kube.New(r.config); err != nil {
 		return err
 	}
-	a.renewal = now.Round(0).Add(validity / 2) // By the wall clock: the API server's goes on while this machine sleeps.
+	r.renewal = now.Round(0).Add(validity / 2) // By the wall clock: the API server's goes on while this machine sleeps.
 	return nil
 }
 
 // renew logs in again before the certificate ends: whoever follows an upgrade does so for hours.
-func (a *API) renew() error {
-	if now := time.Now().Round(0); !now.Before(a.renewal) {
-		return a.logIn(now)
+func (r *Reader) renew() error {
+	if now := time.Now().Round(0); !now.Before(r.renewal) {
+		return r.logIn(now)
 	}
 	return nil
 }
@@ -118,24 +151,36 @@ func (a *API) renew() error {
 func (a *API) Config() *rest.Config { return rest.CopyConfig(a.config) }
 
 // persist repeats an action until the API server answers or Wait is over. The action can be repeated however far it came.
-func (a *API) persist(ctx context.Context, action func() error) error {
+func (r *Reader) persist(ctx context.Context, action func() error) error {
 	began := time.Now()
 	for {
-		if err := a.renew(); err != nil {
+		if err := r.renew(); err != nil {
 			return err
 		}
 		err := action()
 		var condition *hullmark.Condition
 		waited := time.Since(began).Round(time.Second)
-		if !errors.As(err, &condition) || condition.Code != joinservice.CodeUnreachable || waited >= a.Wait {
-			return err
+		if !errors.As(err, &condition) || condition.Code != joinservice.CodeUnreachable || waited >= r.Wait {
+			return r.refused(err)
 		}
-		a.Progress.say("waiting for the API server (%v of %v): %s", waited, a.Wait, condition.Root().Title)
+		r.Progress.say("waiting for the API server (%v of %v): %s", waited, r.Wait, condition.Root().Title)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(apiPause):
 		}
+	}
+}
+
+// refused says of an operator what it means that the API refuses him.
+func (r *Reader) refused(err error) error {
+	var c *hullmark.Condition
+	if r.operator == "" || !errors.As(err, &c) || c.Code != joinservice.CodeForbidden {
+		return err
+	}
+	return &hullmark.Condition{
+		Code: "operator-not-permitted", Step: "API", Title: fmt.Sprintf("the API does not let operator %s look: %s", r.operator, c.Title), Expected: string(hullmark.MayLook),
+		Next: "ask whoever holds the cluster file: the operator was withdrawn, has another file by now, the policy that names him was not pushed yet, or Hullmark's manifest in the cluster is of an earlier release",
 	}
 }
 

@@ -52,6 +52,28 @@ func TestCertificateThatEndsSoon(t *testing.T) {
 	}
 }
 
+// Of a file that was lent no API is asked whether it is the newest copy: it is none.
+func TestLentFileReadsNoPolicy(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent := *c
+	lent.Root.Key, lent.Lease = nil, &cluster.Lease{}
+	for name, test := range map[string]struct {
+		cluster *cluster.Cluster
+		asks    bool
+	}{"the cluster file": {c, true}, "a lent file": {&lent, false}} {
+		api, err := Connect(&cluster.File{Cluster: test.cluster}, APIOptions{Server: "127.0.0.1:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := api.checkNewest(t.Context()); (err != nil) != test.asks {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // Whoever follows an upgrade does so for longer than one certificate lasts: an API server refuses one that has ended, which is no reason to
 // wait for it for ever.
 func TestFollowOutlivesACertificate(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/upgrade"
 )
 
@@ -31,6 +32,10 @@ type AttendOptions struct {
 func (a *API) Attend(ctx context.Context, name string, o AttendOptions) error {
 	machine, err := a.find(ctx, name)
 	if err != nil {
+		return err
+	}
+	// A root that does not sign is found before the node restarts. One whose key is elsewhere is not asked again for the attempts below.
+	if _, err := a.file.Cluster.Operator(channel.VerbRecover, machine.EKID); err != nil {
 		return err
 	}
 	if err := a.awaitTurn(ctx, name); err != nil {

@@ -36,9 +36,27 @@ type Target struct {
 // exchange is the operator's side of one exchange with a node that waits for it.
 type exchange struct {
 	Target
-	kind       hullmark.TicketKind
+	kind hullmark.TicketKind
+	// file is the cluster file; nil of an operator, whose own is in its place.
 	file       *cluster.File
+	operator   *cluster.OperatorFile
 	authorizer joinservice.Authorizer
+}
+
+// known is what the file knows of the cluster; of an operator's, without any key.
+func (x *exchange) known() *cluster.Cluster {
+	if x.operator != nil {
+		return x.operator.Grant.Known
+	}
+	return x.file.Cluster
+}
+
+// bearer shows the node who asks.
+func (x *exchange) bearer() Bearer {
+	if x.operator != nil {
+		return x.operator
+	}
+	return x.file.Cluster
 }
 
 // attest dials the node, verifies its evidence and reports it. The
@@ -49,7 +67,7 @@ func (x *exchange) attest(ctx context.Context) (*joinservice.Conversation, attes
 		return nil, attest.Claims{}, nil, err
 	}
 	conversation := joinservice.Converse(stream, joinservice.OperatorTimeouts())
-	roots, err := x.file.Cluster.Roots()
+	roots, err := x.known().Roots()
 	if err != nil {
 		return nil, attest.Claims{}, nil, errors.Join(err, connection.Close())
 	}
@@ -83,7 +101,7 @@ func (x *exchange) takeLog(claims attest.Claims) error {
 func (x *exchange) call(ctx context.Context) (joinservice.Stream, *grpc.ClientConn, error) {
 	x.Progress.say("dialling %s", x.Address)
 	var stream joinservice.Stream
-	connection, err := x.reach(ctx, x.file.Cluster, x.scope(), func(client wire.NodeClient) error {
+	connection, err := x.reach(ctx, x.bearer(), x.scope(), func(client wire.NodeClient) error {
 		opened, err := client.Exchange(ctx)
 		if err != nil {
 			return err
@@ -108,7 +126,7 @@ func unreachable(err error) error {
 	if status.Code(err) == codes.Unavailable {
 		return as(ErrUnreachable, fmt.Errorf("%w; next: read the node's console, then run the command again", err))
 	}
-	return err
+	return denied(err)
 }
 
 // refuse tells the node that it gets nothing, and returns why.

@@ -26,21 +26,21 @@ type Machine struct {
 }
 
 // Machines lists what the cluster keeps of each machine, by name. Those that it can read come with an error about the others.
-func (a *API) Machines(ctx context.Context) (listed []Machine, err error) {
-	err = a.persist(ctx, func() error {
-		listed, err = a.machines(ctx)
+func (r *Reader) Machines(ctx context.Context) (listed []Machine, err error) {
+	err = r.persist(ctx, func() error {
+		listed, err = r.machines(ctx)
 		return err
 	})
 	return listed, err
 }
 
-func (a *API) machines(ctx context.Context) ([]Machine, error) {
-	c := a.file.Cluster
-	records, err := a.client.List(ctx)
+func (r *Reader) machines(ctx context.Context) ([]Machine, error) {
+	c := r.known()
+	records, err := r.client.List(ctx)
 	if err != nil && len(records) == 0 {
 		return nil, err
 	}
-	counted, unlisted := a.countedOnly(ctx, records)
+	counted, unlisted := r.countedOnly(ctx, records)
 	records, err = append(records, counted...), errors.Join(err, unlisted)
 	policy, unopened := c.OpenPolicy()
 	if unopened != nil {
@@ -75,8 +75,8 @@ func namedRoot(m joinservice.Machine, policy measurements.Policy, present hullma
 }
 
 // countedOnly returns the machines that groups count and that have no record: a first ticket is being made, or was never recorded.
-func (a *API) countedOnly(ctx context.Context, recorded []joinservice.Machine) ([]joinservice.Machine, error) {
-	counted, err := a.client.Counted(ctx)
+func (r *Reader) countedOnly(ctx context.Context, recorded []joinservice.Machine) ([]joinservice.Machine, error) {
+	counted, err := r.client.Counted(ctx)
 	known := map[hullmark.EKID]bool{}
 	for _, m := range recorded {
 		known[m.EKID] = true

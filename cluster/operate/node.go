@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/cluster"
 )
 
 const (
@@ -35,6 +35,12 @@ func (p Progress) say(format string, args ...any) {
 	}
 }
 
+// Bearer makes what nodes are shown of who asks: a *cluster.Cluster, or a *cluster.OperatorFile.
+type Bearer interface {
+	// Operator returns a client certificate for one verb, at one node if that is known, else at any.
+	Operator(verb channel.Verb, node hullmark.EKID) (tls.Certificate, error)
+}
+
 // Node is one node as its operator reaches it, whose word is that of whoever answers at the address: only Init and Recover verify a node.
 type Node struct {
 	// Address is the node's HOST:PORT.
@@ -46,7 +52,7 @@ type Node struct {
 }
 
 // Status returns the node's status document, which is JSON. The error is ErrUnreachable, ErrDenied or a failure.
-func (n Node) Status(ctx context.Context, c *cluster.Cluster) ([]byte, error) {
+func (n Node) Status(ctx context.Context, c Bearer) ([]byte, error) {
 	var reply *wire.StatusReply
 	connection, err := n.reach(ctx, c, channel.Scope{Verb: channel.VerbStatus}, func(client wire.NodeClient) (err error) {
 		attempt, cancel := context.WithTimeout(ctx, firstWord)
@@ -61,7 +67,7 @@ func (n Node) Status(ctx context.Context, c *cluster.Cluster) ([]byte, error) {
 }
 
 // Journal writes the node's journal of this boot to w, piece by piece as it comes. The error is ErrUnreachable, ErrDenied or a failure.
-func (n Node) Journal(ctx context.Context, c *cluster.Cluster, w io.Writer) error {
+func (n Node) Journal(ctx context.Context, c Bearer, w io.Writer) error {
 	var chunk *wire.JournalChunk
 	var receive func() (*wire.JournalChunk, error)
 	connection, err := n.reach(ctx, c, channel.Scope{Verb: channel.VerbLogs}, func(client wire.NodeClient) error {
@@ -91,7 +97,7 @@ func (n Node) Journal(ctx context.Context, c *cluster.Cluster, w io.Writer) erro
 }
 
 // dial prepares one connection to the node: no proxy, no retry, no resolver
-// but the system's, and the operator's certificate, made for this connection alone.
+// but the system's, and the operator's certificate.
 func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(channel.OperatorCredentials(operator)),
@@ -104,8 +110,8 @@ func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 
 // reach dials the node until open succeeds on a connection to it, which is
 // returned and is the caller's to close. A node that does not answer is dialled
-// again until the deadline; one that refuses is not. Each connection has a certificate of its own, for the scope.
-func (n Node) reach(ctx context.Context, c *cluster.Cluster, scope channel.Scope, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+// again until the deadline; one that refuses is not. Each connection has a certificate for the scope (Bearer).
+func (n Node) reach(ctx context.Context, c Bearer, scope channel.Scope, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
 	began := time.Now()
 	for {
 		connection, err := n.attempt(c, scope, open)
@@ -130,7 +136,7 @@ func (n Node) reach(ctx context.Context, c *cluster.Cluster, scope channel.Scope
 }
 
 // attempt makes one connection and tries to use it.
-func (n Node) attempt(c *cluster.Cluster, scope channel.Scope, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+func (n Node) attempt(c Bearer, scope channel.Scope, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
 	operator, err := c.Operator(scope.Verb, scope.EKID)
 	if err != nil {
 		return nil, err
@@ -152,7 +158,16 @@ func refusedByNode(err error) bool {
 
 func explainRefusal(err error) error {
 	if refusedByNode(err) {
-		return as(ErrDenied, errors.New("the node refuses this operator: it was configured for another cluster, or for a root of this one that was given up; next: check the cluster file, and the clusterRoot in its node config"))
+		return as(ErrDenied, errors.New("the node refuses this operator: it was configured for another cluster, or for a root of this one that was given up; next: check the cluster file, and the clusterRoot in its node config; or, of an operator's file, its release knows no operators, or the root was exchanged since the file was made"))
+	}
+	return denied(err)
+}
+
+// denied gives what a node refuses an operator its kind, in the node's words.
+func denied(err error) error {
+	var said interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &said) && said.GRPCStatus().Code() == codes.PermissionDenied {
+		return as(ErrDenied, errors.New("the node refuses it: "+said.GRPCStatus().Message()))
 	}
 	return err
 }

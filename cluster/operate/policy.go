@@ -294,11 +294,16 @@ func RaiseMinimum(svn uint32) Edit {
 	}
 }
 
-// RevokeOperators refuses operators' certificates that were made until now.
+// RevokeOperators refuses operators' certificates that were made until now. Nobody whom the policy names is left an operator: the API,
+// which knows no version, would go on with them.
 func RevokeOperators() Edit {
 	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
-		policy.OperatorsFrom = policy.Version + 1
-		return "operators' certificates that were made until now are refused", nil, nil
+		changed := "operators' certificates that were made until now are refused"
+		if len(policy.Operators) > 0 {
+			changed += ", and nobody is an operator by the policy any more"
+		}
+		policy.OperatorsFrom, policy.Operators = policy.Version+1, nil
+		return changed, nil, nil
 	}
 }
 

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -43,5 +44,17 @@ func TestAddDocumentAgain(t *testing.T) {
 				t.Errorf("%+v", policy.Documents)
 			}
 		})
+	}
+}
+
+// Whoever was an operator before certificates were revoked is one no more: the API goes by whom the policy names.
+func TestRevokeOperatorsWithdrawsThem(t *testing.T) {
+	alice := hullmark.Operator{Name: "alice", Key: hullmark.OperatorKey{1}, May: []hullmark.Permission{hullmark.MayLook}}
+	for _, operators := range [][]hullmark.Operator{nil, {alice}} {
+		policy := measurements.Policy{Version: 7, Operators: operators}
+		changed, _, err := RevokeOperators()(&policy)
+		if err != nil || policy.OperatorsFrom != 8 || len(policy.Operators) > 0 || strings.Contains(changed, "nobody is an operator") != (len(operators) > 0) {
+			t.Errorf("with %d operators: %q, %+v, %v", len(operators), changed, policy, err)
+		}
 	}
 }

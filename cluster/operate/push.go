@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -16,7 +16,7 @@ import (
 var ErrNoPolicy = errors.New("the cluster has no policy yet; init makes the first, or hullmark policy add")
 
 // PushPolicy brings the cluster file's policy and its documents to the cluster, whose join services check both and take them up.
-// The error is ErrNoPolicy before the first.
+// The error is ErrNoPolicy before the first, and ErrDenied if another copy of the cluster file was used since (APIOptions.NewestLost).
 func (a *API) PushPolicy(ctx context.Context) error {
 	return a.persist(ctx, func() error { return a.push(ctx, a.Done) })
 }
@@ -31,10 +31,18 @@ func (a *API) push(ctx context.Context, done Progress) error {
 	if policy.Version == 0 {
 		return ErrNoPolicy
 	}
-	if err := a.checkSuperseded(ctx); err != nil {
+	seen, err := a.newest(ctx)
+	if err != nil {
 		return err
 	}
-	if err := a.client.PushPolicy(ctx, c.Policy, c.Documents); err != nil {
+	if err := a.bindOperators(ctx, policy, seen.envelope); err != nil {
+		return err
+	}
+	err = a.client.PushPolicy(ctx, c.Revision.String(), seen.version, c.Policy, c.Documents)
+	if errors.Is(err, registry.ErrPushedMeanwhile) {
+		return errors.Join(err, a.bindAsPushed(ctx))
+	}
+	if err != nil {
 		return err
 	}
 	done.say("policy version %d is in the cluster, with %d documents", policy.Version, len(c.Documents))
@@ -49,32 +57,40 @@ func (a *API) pushSigned(ctx context.Context) error {
 	return nil
 }
 
-// checkSuperseded refuses a cluster file whose root has handed over to the one that signs by now: join services take nothing of
-// the earlier one.
-func (a *API) checkSuperseded(ctx context.Context) error {
-	id := a.file.Cluster.ID()
-	envelope, err := a.client.Pushed(ctx)
+// checkNewest refuses a cluster file of which another copy brought the cluster its policy: what that one changed is not in this one.
+// The error is ErrDenied then.
+func (a *API) checkNewest(ctx context.Context) error {
+	_, err := a.newest(ctx)
+	return err
+}
+
+// inForce is the policy that the cluster has: in its signed form, which nobody has verified and which is nil if there is none, and the
+// version of its object.
+type inForce struct {
+	envelope []byte
+	version  joinservice.Version
+}
+
+// newest is checkNewest, and returns what it looked at: a push takes the place of nothing else. A file that was lent is no copy of the
+// newest (cluster.CheckCopy), and nothing is read for it.
+func (a *API) newest(ctx context.Context) (inForce, error) {
+	if a.file.Cluster.Lease != nil {
+		return inForce{version: registry.AnyVersion}, nil
+	}
+	envelope, by, version, err := a.client.PushedBy(ctx)
 	if err != nil || envelope == nil {
-		return err
+		return inForce{version: version}, err
 	}
-	// A policy that nobody signed is replaced like any other.
-	signer, err := measurements.PolicySigner(envelope)
-	if err != nil || signer == id {
-		return nil
+	err = a.file.Cluster.CheckCopy(envelope, by, a.NewestLost)
+	if errors.Is(err, cluster.ErrOlderCopy) {
+		return inForce{}, as(ErrDenied, err)
 	}
-	policy, err := measurements.OpenPolicy(envelope, signer)
-	if err != nil {
-		return nil
-	}
-	if roots, err := joinservice.RootsOf(policy, signer); err == nil && slices.Contains(roots, id) {
-		return fmt.Errorf("the cluster's root is %s by now, and this cluster file is a copy from before it was exchanged; next: use the newest one", signer)
-	}
-	return nil
+	return inForce{envelope, version}, err
 }
 
 // signAndPush edits the policy in the cluster file, unless it says already what it should, and brings it to the cluster.
 func (a *API) signAndPush(ctx context.Context, edit Edit) error {
-	if err := a.checkSuperseded(ctx); err != nil {
+	if err := a.checkNewest(ctx); err != nil {
 		return err
 	}
 	policy, err := a.file.Cluster.OpenPolicy()

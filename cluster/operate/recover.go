@@ -10,6 +10,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
@@ -47,9 +48,40 @@ func Recover(ctx context.Context, file *cluster.File, o RecoverOptions) error {
 	return run.do(ctx)
 }
 
+// RecoverByOperator is Recover with an operator's file: by its policy and documents, and by the keys of disks in it. The node is brought
+// nothing: it goes by what is on its disk.
+func RecoverByOperator(ctx context.Context, file *cluster.OperatorFile, o RecoverOptions) error {
+	if err := file.Grant.Who.Check(channel.VerbRecover, time.Now()); err != nil {
+		return err
+	}
+	run := &recoverRun{options: o, exchange: exchange{Target: o.Target, kind: hullmark.Recover, operator: file}}
+	for _, step := range []func() error{run.chooseMachine, run.makeAuthorizer} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return run.do(ctx)
+}
+
+// update edits what the file knows of the cluster, and writes it.
+func (r *recoverRun) update(change func(*cluster.Cluster) error) error {
+	if r.operator != nil {
+		return r.operator.Update(func(g *cluster.Grant) error { return change(g.Known) })
+	}
+	return r.file.Update(change)
+}
+
+// keys open control planes' disks.
+func (r *recoverRun) keys() joinservice.DiskKeys {
+	if r.operator != nil {
+		return r.operator.Grant.DiskKeys()
+	}
+	return r.file.Cluster.Keys
+}
+
 // chooseMachine decides which machine has to answer: the one that is named, or the only control plane.
 func (r *recoverRun) chooseMachine() (err error) {
-	if r.policy, err = r.file.Cluster.OpenPolicy(); err != nil || r.Anchor.EKID != nil {
+	if r.policy, err = r.known().OpenPolicy(); err != nil || r.Anchor.EKID != nil {
 		return err
 	}
 	var known []string
@@ -70,7 +102,7 @@ func (r *recoverRun) chooseMachine() (err error) {
 
 // makeAuthorizer makes the authorizer with the last policy and its documents.
 func (r *recoverRun) makeAuthorizer() (err error) {
-	trial := *r.file.Cluster
+	trial := *r.known()
 	if err := r.complete(&trial); err != nil {
 		return err
 	}
@@ -86,7 +118,7 @@ func (r *recoverRun) makeAuthorizer() (err error) {
 	if len(documents) == 0 {
 		return errors.New("the policy accepts no document; next: add one (hullmark policy add document)")
 	}
-	r.authorizer = joinservice.Authorizer{Root: trial.ID(), Policy: r.policy, Documents: documents, Keys: trial.Keys}
+	r.authorizer = joinservice.Authorizer{Root: trial.ID(), Policy: r.policy, Documents: documents, Keys: r.keys()}
 	return nil
 }
 
@@ -104,8 +136,11 @@ func (r *recoverRun) checkGiven(c *cluster.Cluster) error {
 	return nil
 }
 
-// complete adds to a cluster what --measurements brings and its policy accepts already.
+// complete adds to a cluster what --measurements brings and its policy accepts already. An operator has all that it accepts.
 func (r *recoverRun) complete(c *cluster.Cluster) error {
+	if r.operator != nil {
+		return nil
+	}
 	return c.SetPolicy(r.policy, r.options.Documents...)
 }
 
@@ -138,7 +173,7 @@ func (r *recoverRun) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = r.file.Update(func(c *cluster.Cluster) error {
+	err = r.update(func(c *cluster.Cluster) error {
 		c.KeepEtcdMember(claims.EKID, state)
 		return nil
 	})
@@ -160,7 +195,7 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	}
 	found := cluster.DiskEpoch{Disk: claims.Disk.UUID, Epoch: opened.EpochRead, Etcd: opened.Etcd}
 	r.show(claims.EKID, found, opened.LastBoot)
-	if err := cmp.Or(r.file.Cluster.CheckEpoch(claims.EKID, found), r.file.Cluster.CheckEtcdMember(claims.EKID, found.Etcd)); err != nil {
+	if err := cmp.Or(r.known().CheckEpoch(claims.EKID, found), r.known().CheckEtcdMember(claims.EKID, found.Etcd)); err != nil {
 		if !r.options.AcceptRollback {
 			return nil, err
 		}
@@ -171,7 +206,7 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 			return nil, err
 		}
 	}
-	err := r.file.Update(func(c *cluster.Cluster) error {
+	err := r.update(func(c *cluster.Cluster) error {
 		c.KeepEpoch(claims.EKID, found)
 		c.Hear(claims.EKID, time.Now())
 		c.KeepRoot(claims.EKID, joinservice.NamedRoot(r.policy, claims))
@@ -180,21 +215,31 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	if err != nil {
 		return nil, hullmark.AsCondition(err, "EPOCH", "not-recorded")
 	}
-	files, err := r.file.Cluster.Files()
-	if err != nil {
-		return nil, err
-	}
-	proceed := &wire.Proceed{NodeName: member.Name, Role: string(member.Role), Files: files, Time: time.Now().Unix()}
-	if r.file.Cluster.Settings != nil { // Else the cluster was initialised by another file.
-		settings, err := r.file.Cluster.CurrentSettings()
-		if err != nil {
+	return r.proceed(member, opened)
+}
+
+// proceed makes what Proceed carries. Of an operator the node takes no more than who it is.
+func (r *recoverRun) proceed(member measurements.Member, opened joinservice.Opened) (*wire.Proceed, error) {
+	proceed := &wire.Proceed{NodeName: member.Name, Role: string(member.Role), Time: time.Now().Unix()}
+	var settings joinservice.Settings
+	if r.known().Settings != nil { // Else the cluster was initialised by another file.
+		var err error
+		if settings, err = r.known().CurrentSettings(); err != nil {
 			return nil, err
 		}
-		proceed.Endpoint, proceed.Names, proceed.Time = settings.ControlPlaneEndpoint, settings.Names, time.Now().Unix()
 		named, _ := settings.NodeAddresses(opened.Addresses)
 		settings.Tell(proceed, named)
 	}
-	return proceed, joinservice.AddPool(proceed, r.policy, member, r.file.Cluster.Keys, r.policy.First(r.file.Cluster.ID()))
+	if r.operator != nil {
+		return proceed, nil
+	}
+	proceed.Endpoint, proceed.Names = settings.ControlPlaneEndpoint, settings.Names
+	c := r.file.Cluster
+	var err error
+	if proceed.Files, err = c.Files(); err != nil {
+		return nil, err
+	}
+	return proceed, joinservice.AddPool(proceed, r.policy, member, c.Keys, r.policy.First(c.ID()))
 }
 
 // show says what the disk holds beside what the cluster file knows.
@@ -203,7 +248,7 @@ func (r *recoverRun) show(node hullmark.EKID, found cluster.DiskEpoch, lastBoot 
 		lastBoot = "unknown"
 	}
 	r.Progress.say("state disk    %s at epoch %d, last boot %s (by the node's own clock)", found.Disk, found.Epoch, lastBoot)
-	known, ok := r.file.Cluster.Epochs[node]
+	known, ok := r.known().Epochs[node]
 	if !ok {
 		r.Progress.say("cluster file  knows nothing of this machine's disk, so it cannot tell an older copy")
 		return

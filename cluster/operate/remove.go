@@ -37,6 +37,9 @@ type Removed struct {
 // ErrDenied for a node that is Ready, and for a control plane, without Force.
 func (a *API) Remove(ctx context.Context, which string, o RemoveOptions) (removed Removed, err error) {
 	err = a.persist(ctx, func() error {
+		if err := a.checkNewest(ctx); err != nil {
+			return err
+		}
 		removed, err = a.remove(ctx, which, o)
 		return err
 	})

@@ -38,6 +38,8 @@ type RotateOptions struct {
 	Access func(cluster.Keeper) keys.Access
 	// Except are names of nodes that the CA of kubelets need not wait for.
 	Except []string
+	// Root is the root to hand over to (--next-root-public-key), if its key is elsewhere; nil makes one in the cluster file.
+	Root *cluster.RemoteRoot
 }
 
 // Rotated is how far an exchange of keys has come.
@@ -57,6 +59,9 @@ func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotat
 	if len(o.Except) > 0 && what != RotateKubeletCA {
 		return Rotated{}, as(ErrUsage, fmt.Errorf("%s: --except is for %s alone", what, RotateKubeletCA))
 	}
+	if o.Root != nil && what != RotateRoot {
+		return Rotated{}, as(ErrUsage, fmt.Errorf("%s: --next-root-public-key is for %s alone", what, RotateRoot))
+	}
 	begun, err := a.catchUp(ctx)
 	if err != nil || begun && what == RotateRoot {
 		return Rotated{Begun: begun}, err
@@ -64,7 +69,7 @@ func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotat
 	if what == RotateKubeletCA {
 		return a.rotateKubelet(ctx, o.Except)
 	}
-	if err := a.replace(ctx, what, o.Access); err != nil {
+	if err := a.replace(ctx, what, o); err != nil {
 		return Rotated{}, err
 	}
 	a.Done.say("the cluster file holds the new keys; the keyset's newest generation is %d", a.file.Cluster.Keys.Current())
@@ -72,16 +77,19 @@ func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotat
 }
 
 // replace changes the cluster file, with its keeper if it has one.
-func (a *API) replace(ctx context.Context, what Rotation, access func(cluster.Keeper) keys.Access) error {
+func (a *API) replace(ctx context.Context, what Rotation, o RotateOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTime)
 	defer cancel()
 	return a.file.Update(func(c *cluster.Cluster) error {
 		switch what {
 		case RotateKeyset:
-			return c.RotateKeyset(ctx, access)
+			return c.RotateKeyset(ctx, o.Access)
 		case RotateOnlineCA:
 			return c.RotateOnlineCA()
 		case RotateRoot:
+			if o.Root != nil {
+				return c.RotateRootTo(*o.Root)
+			}
 			return c.RotateRoot()
 		}
 		return as(ErrUsage, fmt.Errorf("%q: want keyset, online-ca, kubelet-ca or root", what))

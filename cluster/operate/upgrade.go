@@ -74,6 +74,9 @@ func (a *API) planUpgrade(ctx context.Context, s upgrade.Spec) (upgrade.Plan, up
 // The cluster goes on by itself.
 func (a *API) ApplyUpgrade(ctx context.Context, s upgrade.Spec) (plan upgrade.Plan, err error) {
 	err = a.persist(ctx, func() error {
+		if err := a.checkNewest(ctx); err != nil {
+			return err
+		}
 		var version upgrade.Version
 		if plan, version, err = a.planUpgrade(ctx, s); err != nil {
 			return err

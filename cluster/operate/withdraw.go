@@ -24,7 +24,7 @@ type Withdrawn struct {
 }
 
 // CheckWithdrawn compares the cluster file's policy with what machines say that they run and would fall back to, before it is pushed.
-// The error is ErrDenied if one of them would get no ticket at its next boot.
+// The error is ErrDenied if one of them would get no ticket at its next boot, or if another copy of the cluster file was used since.
 func (a *API) CheckWithdrawn(ctx context.Context) (all []Withdrawn, err error) {
 	policy, err := a.file.Cluster.OpenPolicy()
 	if err == nil && policy.Version == 0 {
@@ -34,6 +34,9 @@ func (a *API) CheckWithdrawn(ctx context.Context) (all []Withdrawn, err error) {
 		return nil, err
 	}
 	err = a.persist(ctx, func() error {
+		if err := a.checkNewest(ctx); err != nil {
+			return err
+		}
 		records, unread := a.client.List(ctx)
 		if unread != nil && len(records) == 0 {
 			return unread

@@ -326,7 +326,7 @@ func testPolicyPush(t *testing.T, s *site) {
 
 // refused pushes a policy and waits for the event that says why it is not taken.
 func (s *site) refused(ctx context.Context, envelope []byte, says string) error {
-	if err := s.admin.PushPolicy(ctx, envelope, s.Cluster.Documents); err != nil {
+	if err := s.admin.PushPolicy(ctx, "", registry.AnyVersion, envelope, s.Cluster.Documents); err != nil {
 		return err
 	}
 	return eventually(ctx, func() error {

@@ -114,7 +114,7 @@ func (s *site) push(ctx context.Context, version uint64, images ...string) error
 	if err := s.accept(version, images...); err != nil {
 		return err
 	}
-	if err := s.admin.PushPolicy(ctx, s.Cluster.Policy, s.Cluster.Documents); err != nil {
+	if err := s.admin.PushPolicy(ctx, "", registry.AnyVersion, s.Cluster.Policy, s.Cluster.Documents); err != nil {
 		return err
 	}
 	return s.inForce(ctx, version)

@@ -99,7 +99,7 @@ func newSite(t testing.TB, planes, workers int) *site {
 	must(t, err)
 	admin, err := registry.New(quick)
 	must(t, err)
-	must(t, admin.PushPolicy(t.Context(), s.cluster.Policy, s.cluster.Documents))
+	must(t, admin.PushPolicy(t.Context(), "", registry.AnyVersion, s.cluster.Policy, s.cluster.Documents))
 	s.startServices(t)
 	s.join(t)
 	return s

@@ -59,7 +59,7 @@ func TestNewestPolicyIsReadOnce(t *testing.T) {
 		return string(envelope), sent.Load()
 	}
 	for _, text := range []string{strings.Repeat("a", size), strings.Repeat("b", size)} {
-		if err := admin.PushPolicy(t.Context(), []byte(text), documents("d")); err != nil {
+		if err := admin.PushPolicy(t.Context(), "", AnyVersion, []byte(text), documents("d")); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := newest("another"); got != text {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -28,6 +30,9 @@ const (
 	policyKind, policyObject = "policy", "policy"
 	documentKind             = "document"
 )
+
+// pushedBy is the annotation of the policy's object that says for people who brought it.
+const pushedBy = "hullmark/pushed-by"
 
 // maxObject bounds the content of one ConfigMap, in bytes; the API refuses more.
 const maxObject = 1 << 20
@@ -90,11 +95,19 @@ func policyOf(objects []any) (envelope []byte, documents map[measurements.Docume
 	return envelope, documents, nil
 }
 
+// AnyVersion is that of whatever policy is there, or of none.
+const AnyVersion joinservice.Version = "*"
+
+// ErrPushedMeanwhile says that what is there is not of the version that a push was to replace.
+var ErrPushedMeanwhile = errors.New("somebody pushed a policy meanwhile, and nothing was put in its place; next: run the command again")
+
 // PushPolicy gives the cluster a signed policy with every document that it
 // names: documents first, then the policy; documents that are not among the given
 // are removed last. It verifies no signature. Replicas take the policy up by
-// WatchPolicy, or refuse it with an event.
-func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents map[measurements.DocumentID][]byte) error {
+// WatchPolicy, or refuse it with an event. Beside it stands by, a line that says for people who brought it; it may be empty.
+// It takes the place of the policy of a version (PushedBy), which is empty if there has to be none; of another one the error is
+// ErrPushedMeanwhile.
+func (r *Policies) PushPolicy(ctx context.Context, by string, version joinservice.Version, envelope []byte, documents map[measurements.DocumentID][]byte) error {
 	if len(envelope) == 0 || len(envelope) > maxObject {
 		return fmt.Errorf("push policy: it has %d bytes, and the API keeps at most %d: remove members, resets or overrides that are spent", len(envelope), maxObject)
 	}
@@ -104,7 +117,7 @@ func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents ma
 			return fmt.Errorf("push policy: %w", err)
 		}
 	}
-	if err := r.pushEnvelope(ctx, envelope); err != nil {
+	if err := r.pushEnvelope(ctx, by, version, envelope); err != nil {
 		return fmt.Errorf("push policy: %w", err)
 	}
 	if err := r.prune(ctx, documents); err != nil {
@@ -115,20 +128,30 @@ func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents ma
 
 // Pushed returns the policy that was pushed last, in its signed form, which nobody has verified; nil if there is none.
 func (r *Policies) Pushed(ctx context.Context) ([]byte, error) {
-	envelope, _, err := r.pushed(ctx)
+	envelope, _, _, err := r.PushedBy(ctx)
 	return envelope, err
 }
 
-// pushed returns it with its object's version.
-func (r *Policies) pushed(ctx context.Context) (envelope []byte, version string, err error) {
+// PushedBy is Pushed with what PushPolicy noted beside it, which anybody who can write in the namespace may have written, and with the
+// version of the object, empty if there is none.
+func (r *Policies) PushedBy(ctx context.Context) (envelope []byte, by string, version joinservice.Version, err error) {
+	object, err := r.pushed(ctx)
+	if err != nil || object == nil {
+		return nil, "", "", err
+	}
+	return object.BinaryData[policyKind], object.Annotations[pushedBy], joinservice.Version(object.ResourceVersion), nil
+}
+
+// pushed returns the policy's object; nil if there is none.
+func (r *Policies) pushed(ctx context.Context) (*corev1.ConfigMap, error) {
 	object, err := r.configMap(ctx, "read the policy in force", policyObject)
 	if apierrors.IsNotFound(err) {
-		return nil, "", nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	return object.BinaryData[policyKind], object.ResourceVersion, nil
+	return object, nil
 }
 
 // readPolicy is a signed policy by the version of its object. It has a line for each member, and each ticket asks for the newest: of one
@@ -164,10 +187,12 @@ func (r *Policies) Newest(ctx context.Context, held []byte) (envelope []byte, do
 	if err != nil {
 		return nil, nil, err
 	}
-	if envelope, version, err = r.pushed(ctx); err != nil || envelope == nil {
+	object, err := r.pushed(ctx)
+	if err != nil || object == nil || object.BinaryData[policyKind] == nil {
 		return nil, nil, err
 	}
-	r.read.keep(envelope, version)
+	envelope = object.BinaryData[policyKind]
+	r.read.keep(envelope, object.ResourceVersion)
 	if bytes.Equal(envelope, held) {
 		return nil, nil, nil
 	}
@@ -213,23 +238,27 @@ func (r *Policies) pushDocument(ctx context.Context, id measurements.DocumentID,
 	return err
 }
 
-// pushEnvelope creates or replaces the policy's object; one that somebody else changes meanwhile is left alone.
-func (r *Policies) pushEnvelope(ctx context.Context, envelope []byte) error {
+// pushEnvelope creates the policy's object, or replaces that of a version; one that somebody else changed meanwhile is left alone.
+func (r *Policies) pushEnvelope(ctx context.Context, by string, version joinservice.Version, envelope []byte) error {
 	object := &corev1.ConfigMap{ObjectMeta: meta(policyKind, policyObject), BinaryData: map[string][]byte{policyKind: envelope}}
-	there, err := r.configMap(ctx, "read the policy in force", policyObject)
-	absent := apierrors.IsNotFound(err)
-	if err != nil && !absent {
-		return err
+	if by != "" {
+		object.Annotations = map[string]string{pushedBy: by}
 	}
-	_, err = call(ctx, r.connection, "store the policy", func(ctx context.Context) (*corev1.ConfigMap, error) {
-		if absent {
+	if version == AnyVersion {
+		var err error
+		if _, _, version, err = r.PushedBy(ctx); err != nil {
+			return err
+		}
+	}
+	_, err := call(ctx, r.connection, "store the policy", func(ctx context.Context) (*corev1.ConfigMap, error) {
+		if version == "" {
 			return r.configMaps.create(ctx, object)
 		}
-		object.ResourceVersion = there.ResourceVersion
+		object.ResourceVersion = string(version)
 		return r.configMaps.update(ctx, object.Name, object)
 	})
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("somebody else pushed a policy at the same time: look at it, and push again: %w", err)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || version != "" && apierrors.IsNotFound(err) {
+		return ErrPushedMeanwhile
 	}
 	return err
 }

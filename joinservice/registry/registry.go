@@ -15,6 +15,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -109,6 +110,8 @@ type connection struct {
 	nodes    objects[*corev1.Node, *corev1.NodeList]
 	leases   objects[*coordinationv1.Lease, *coordinationv1.LeaseList]
 	requests objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
+	// roleBindings are those of the namespace hullmark.
+	roleBindings objects[*rbacv1.RoleBinding, *rbacv1.RoleBindingList]
 	// server is where the API is, for errors; timeout bounds a call.
 	server  string
 	timeout time.Duration
@@ -126,7 +129,7 @@ var (
 // used: the API server bounds its clients itself.
 func New(config *rest.Config) (*Registry, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), certificatesv1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), certificatesv1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme), rbacv1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -139,6 +142,10 @@ func New(config *rest.Config) (*Registry, error) {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	coordination, err := client(config, scheme, "/apis", coordinationv1.SchemeGroupVersion)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	rbac, err := client(config, scheme, "/apis", rbacv1.SchemeGroupVersion)
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
@@ -162,6 +169,9 @@ func New(config *rest.Config) (*Registry, error) {
 		requests: objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]{
 			certificates, codec, "certificatesigningrequests", "",
 			fresh[certificatesv1.CertificateSigningRequest], fresh[certificatesv1.CertificateSigningRequestList],
+		},
+		roleBindings: objects[*rbacv1.RoleBinding, *rbacv1.RoleBindingList]{
+			rbac, codec, "rolebindings", Namespace, fresh[rbacv1.RoleBinding], fresh[rbacv1.RoleBindingList],
 		},
 		server: config.Host, timeout: callTimeout,
 	}

@@ -867,7 +867,7 @@ func TestPolicyIsPushedAndWatched(t *testing.T) {
 	early := watching(t)
 	push := func(envelope string, with map[measurements.DocumentID][]byte) {
 		t.Helper()
-		if err := admin.PushPolicy(ctx, []byte(envelope), with); err != nil {
+		if err := admin.PushPolicy(ctx, "", AnyVersion, []byte(envelope), with); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "delivery of "+envelope, func() error { return early.want(envelope, with) })
@@ -898,6 +898,62 @@ func TestPolicyIsPushedAndWatched(t *testing.T) {
 	}
 	eventually(t, "an event", func() error { return wantEvent(ctx, wrong.Name) })
 	push("four", map[measurements.DocumentID][]byte{id: []byte(content)})
+}
+
+// Who brought a policy stands beside it, for people, and is gone with the next one that says nothing.
+func TestPolicyNotesWhoBroughtIt(t *testing.T) {
+	ctx := t.Context()
+	for _, by := range []string{"revision 1 of a file", "revision 2 of a file", "", "revision 3 of a file"} {
+		if err := admin.PushPolicy(ctx, by, AnyVersion, []byte("noted"), nil); err != nil {
+			t.Fatal(err)
+		}
+		envelope, noted, version, err := admin.PushedBy(ctx)
+		if err != nil || string(envelope) != "noted" || noted != by || version == "" {
+			t.Errorf("the policy %q of version %q is noted as %q, want %q, %v", envelope, version, noted, by, err)
+		}
+	}
+}
+
+// Who pushes what he made of a policy that is another one by now is refused, and what came meanwhile stays.
+func TestPolicyThatWasPushedMeanwhile(t *testing.T) {
+	ctx := t.Context()
+	push := func(version joinservice.Version, envelope string) error {
+		return admin.PushPolicy(ctx, "", version, []byte(envelope), nil)
+	}
+	pushed := func(want string) joinservice.Version {
+		t.Helper()
+		envelope, _, version, err := admin.PushedBy(ctx)
+		if err != nil || string(envelope) != want {
+			t.Fatalf("the policy is %q, want %q, %v", envelope, want, err)
+		}
+		return version
+	}
+	if err := push(AnyVersion, "seen"); err != nil {
+		t.Fatal(err)
+	}
+	seen := pushed("seen")
+	if err := push(seen, "first"); err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []joinservice.Version{seen, ""} {
+		if err := push(version, "second"); !errors.Is(err, ErrPushedMeanwhile) {
+			t.Errorf("in the place of version %q: %v", version, err)
+		}
+	}
+	first := pushed("first")
+	if err := admin.configMaps.delete(ctx, policyObject); err != nil {
+		t.Fatal(err)
+	}
+	if err := push(first, "second"); !errors.Is(err, ErrPushedMeanwhile) {
+		t.Errorf("in the place of one that is gone: %v", err)
+	}
+	if _, _, version, err := admin.PushedBy(ctx); err != nil || version != "" {
+		t.Errorf("version %q of no policy, %v", version, err)
+	}
+	if err := push("", "third"); err != nil {
+		t.Error(err)
+	}
+	pushed("third")
 }
 
 // wantEvent looks for a refusal that says something.
@@ -936,7 +992,7 @@ func countEvents(ctx context.Context, says string) (n int, err error) {
 
 func TestRefusedTellsOnce(t *testing.T) {
 	ctx := t.Context()
-	if err := admin.PushPolicy(ctx, []byte("refused"), nil); err != nil {
+	if err := admin.PushPolicy(ctx, "", AnyVersion, []byte("refused"), nil); err != nil {
 		t.Fatal(err)
 	}
 	first, second := "lower version, at "+time.Now().String(), "bad signature, at "+time.Now().String()

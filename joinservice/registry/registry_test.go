@@ -241,7 +241,7 @@ func everyCall(ctx context.Context, r *Registry) map[string]error {
 	return map[string]error{
 		"load": load, "store": store, "list": list, "issue": issue, "ready": ready,
 		"claim": r.Claim(ctx, "w1", hullmark.EKID{1}), "delete": deleted, "resting": resting, "free": r.Free(ctx, "w1"), "revoke": r.Revoke(ctx, "abc123"),
-		"push": r.PushPolicy(ctx, []byte("p"), nil), "refused": r.Refused(ctx, "why"),
+		"push": r.PushPolicy(ctx, "", "", []byte("p"), nil), "refused": r.Refused(ctx, "why"),
 	}
 }
 
@@ -287,15 +287,42 @@ func TestAGroupThatIsContendedIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A push demands the version that it was to replace, and reads none by itself.
+func TestPushDemandsAVersion(t *testing.T) {
+	var asked string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var object corev1.ConfigMap
+		_ = json.NewDecoder(r.Body).Decode(&object)
+		asked += r.Method + " " + object.ResourceVersion + "\n"
+		reason := metav1.StatusReasonConflict
+		if r.Method == http.MethodPost {
+			reason = metav1.StatusReasonAlreadyExists
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusConflict)
+		_ = json.NewEncoder(w).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: reason,
+		})
+	}))
+	t.Cleanup(server.Close)
+	r := connect(t, server.URL)
+	for version, want := range map[joinservice.Version]string{"17": "PUT 17\n", "": "POST \n"} {
+		asked = ""
+		if err := r.PushPolicy(t.Context(), "", version, []byte("p"), nil); !errors.Is(err, ErrPushedMeanwhile) || asked != want {
+			t.Errorf("version %q: asked %q, want %q; %v", version, asked, want, err)
+		}
+	}
+}
+
 func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 	r := connect(t, "http://127.0.0.1:1")
 	var c *hullmark.Condition
 	for _, err := range []error{
 		r.Claim(t.Context(), "../x", hullmark.EKID{1}),
 		r.Revoke(t.Context(), "../../x"),
-		r.PushPolicy(t.Context(), nil, nil),
-		r.PushPolicy(t.Context(), make([]byte, maxObject+1), nil),
-		r.PushPolicy(t.Context(), []byte("p"), map[measurements.DocumentID][]byte{{1}: []byte("other")}),
+		r.PushPolicy(t.Context(), "", "", nil, nil),
+		r.PushPolicy(t.Context(), "", "", make([]byte, maxObject+1), nil),
+		r.PushPolicy(t.Context(), "", "", []byte("p"), map[measurements.DocumentID][]byte{{1}: []byte("other")}),
 	} {
 		if err == nil || errors.As(err, &c) {
 			t.Errorf("got %v", err)
@@ -305,7 +332,7 @@ func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 
 // TestManifestNamesWhatTheCodeNames holds together what no compiler does.
 func TestManifestNamesWhatTheCodeNames(t *testing.T) {
-	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + AddressObjects + "'", "name: " + UpgradeUser + "\n", "'" + UpgradeUser + "'", "'" + UpgradeState + "'", "'" + CordonedBy + "'", "[" + upgradeLease + "]", "'" + directionKey + "'", "'^" + directionKind + "\\\\.[", "'" + Namespace + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
+	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + AddressObjects + "'", "name: " + UpgradeUser + "\n", "name: " + lookRole + "\n", "'" + UpgradeUser + "'", "'" + UpgradeState + "'", "'" + CordonedBy + "'", "[" + upgradeLease + "]", "'" + directionKey + "'", "'^" + directionKind + "\\\\.[", "'" + Namespace + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
 		if !bytes.Contains(Manifest(), []byte(want)) {
 			t.Errorf("the manifest lacks %q", want)
 		}
@@ -327,7 +354,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 41 {
+	if documents != 42 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }

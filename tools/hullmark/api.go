@@ -16,8 +16,9 @@ import (
 // apiOptions are the flags of the verbs that speak to a cluster's API server.
 type apiOptions struct {
 	policyOptions
-	server string
-	wait   time.Duration
+	server     string
+	wait       time.Duration
+	newestLost bool // policy push alone
 }
 
 func (o *apiOptions) addFlags(cmd *cobra.Command) {
@@ -31,12 +32,12 @@ func (o *apiOptions) connect(cmd *cobra.Command) (*operate.API, *cluster.File, e
 	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
 		return nil, nil, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
 	}
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile}
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
 	file, err := operator.open(cmd.ErrOrStderr())
 	if err != nil {
 		return nil, nil, err
 	}
-	api, err := operate.Connect(file, operate.APIOptions{Server: o.server, Wait: o.wait, Progress: lines(cmd.ErrOrStderr()), Done: lines(cmd.OutOrStdout())})
+	api, err := operate.Connect(file, operate.APIOptions{Server: o.server, Wait: o.wait, NewestLost: o.newestLost, Progress: lines(cmd.ErrOrStderr()), Done: lines(cmd.OutOrStdout())})
 	return api, file, err
 }
 
@@ -50,6 +51,47 @@ func (o *apiOptions) do(cmd *cobra.Command, verb string, action func(*operate.AP
 		return fmt.Errorf("%s: %w", verb, tellAPI(err))
 	}
 	return nil
+}
+
+// look connects as whoever may look, and does one thing; verb begins its error. An operator's file takes the newest policy up before.
+func (o *apiOptions) look(cmd *cobra.Command, verb string, action func(*operate.Reader, *cluster.Cluster) error) error {
+	reader, h, err := o.connectReader(cmd, verb)
+	if err == nil && h.operator != nil {
+		var condition *hullmark.Condition
+		if err = reader.TakePolicy(cmd.Context(), h.operator); err != nil && !errors.As(err, &condition) {
+			lines(cmd.ErrOrStderr())("warning: the file keeps the policy that it has: " + err.Error())
+			err = nil
+		}
+	}
+	if err == nil {
+		err = action(reader, h.known())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", verb, tellAPI(err))
+	}
+	return nil
+}
+
+// connectReader opens the cluster file, or an operator's, and prepares a client that reads the API.
+func (o *apiOptions) connectReader(cmd *cobra.Command, verb string) (*operate.Reader, holder, error) {
+	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
+		return nil, holder{}, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
+	}
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
+	h, err := operator.openFor(verb, hullmark.MayLook, cmd.ErrOrStderr())
+	if err != nil {
+		return nil, holder{}, err
+	}
+	options := operate.APIOptions{Server: o.server, Wait: o.wait, Progress: lines(cmd.ErrOrStderr())}
+	if h.operator != nil {
+		reader, err := operate.ConnectOperator(h.operator, options)
+		return reader, h, err
+	}
+	api, err := operate.Connect(h.file, options)
+	if err != nil {
+		return nil, holder{}, err
+	}
+	return api.Reader, h, nil
 }
 
 // tellAPI gives an error of the API its full text and exit code.
@@ -77,7 +119,10 @@ Every join service checks the signature and that the version rises, and takes th
 namespace hullmark. Exit code 5 if the API server is not reached.
 
 A policy is not sent that leaves a machine without a ticket at its next boot, because what its disk starts is not accepted any more, or too few builders signed it (exit code 4),
-unless --withdraw says that this is meant. A machine that only loses its way back to the release before is named.`,
+unless --withdraw says that this is meant. A machine that only loses its way back to the release before is named.
+
+Neither is one of an older copy of the cluster file (exit code 4): another copy was used since, and what it changed is not in this one. If that copy is lost,
+--newest-lost goes on with this one, with a policy of a higher version than the cluster's.`,
 		Example: "  hullmark policy push --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,6 +139,7 @@ unless --withdraw says that this is meant. A machine that only loses its way bac
 		},
 	}
 	o.addFlags(cmd)
+	cmd.Flags().BoolVar(&o.newestLost, "newest-lost", false, "go on with this copy of the cluster file: the newer one is lost")
 	cmd.Flags().BoolVar(&withdraw, "withdraw", false, "send it also if machines get no ticket by it at their next boot")
 	return cmd
 }

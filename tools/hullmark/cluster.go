@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,12 +21,14 @@ import (
 const stateDiskSerial = "hullmark-state"
 
 func newClusterCommand() *cobra.Command {
-	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand(), newClusterForgetRootCommand(), newClusterEncryptCommand(), newClusterLendCommand(), newClusterTakeBackCommand())
+	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand(), newClusterForgetRootCommand(), newClusterSplitCommand(), newClusterSignCommand(), newClusterEncryptCommand(), newClusterLendCommand(), newClusterTakeBackCommand())
 }
 
 // clusterOptions are the flags of `hullmark cluster new`.
 type clusterOptions struct {
 	passphraseFile, nodeConfig, stateDisk, install, pki string
+	rootKey                                             rootOptions
+	rootPublicKey                                       string
 }
 
 func newClusterNewCommand() *cobra.Command {
@@ -40,11 +43,15 @@ It holds the cluster's root key, the master keys of every node's disk and the Ku
 the cluster root, which every node's configuration names.
 
 With --pki the Kubernetes authorities are taken from a folder as kubeadm keeps it: ca, etcd/ca and front-proxy-ca (.crt and .key), and
-sa.key, each of ECDSA P-256; those that are absent are made. Nodes get them with their tickets. When such a CA ends, so do the cluster's certificates.`,
+sa.key, each of ECDSA P-256; those that are absent are made. Nodes get them with their tickets. When such a CA ends, so do the cluster's certificates.
+
+With --root-public-key and --root-signer the root's key stays where it is: in a token, a key service, another machine. The command gets what
+is to be signed on standard input, and answers on standard output with a signature of ECDSA P-256 with SHA-256, in ASN.1 DER or as 64 bytes of
+r and s. All verbs that need the root's signature take it (--root-signer, or the variable ` + rootSignerVariable + `); the cluster file does not name it.`,
 		Example: "  hullmark cluster new prod.cluster --node-config node.json",
 		Args:    exactArg("cluster new", "the file to make"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return newCluster(args[0], o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return newCluster(cmd.Context(), args[0], o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
@@ -52,6 +59,8 @@ sa.key, each of ECDSA P-256; those that are absent are made. Nodes get them with
 	f.StringVar(&o.nodeConfig, "node-config", "", "also write a node configuration for this cluster to `FILE`")
 	f.StringVar(&o.pki, "pki", "", "use the Kubernetes authorities in this `FOLDER`, as kubeadm keeps them")
 	f.StringVar(&o.stateDisk, "state-disk", stateDiskSerial, "serial `NUMBER` of the state disk in that configuration")
+	o.rootKey.addFlag(cmd)
+	f.StringVar(&o.rootPublicKey, "root-public-key", "", "public key `FILE` (PEM, ECDSA P-256) of a root whose key is elsewhere")
 	f.StringVar(&o.install, "install-disk", "", "serial `NUMBER` of the disk that an installation medium with that configuration installs")
 	return cmd
 }
@@ -69,7 +78,7 @@ func exactArgs(n int, verb, what string) cobra.PositionalArgs {
 	}
 }
 
-func newCluster(path string, o clusterOptions, out, notes io.Writer) error {
+func newCluster(ctx context.Context, path string, o clusterOptions, out, notes io.Writer) error {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("cluster new: %s exists already; a cluster file is never overwritten", path)
 	}
@@ -77,7 +86,7 @@ func newCluster(path string, o clusterOptions, out, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c, err := cluster.New()
+	c, err := o.makeKeys(ctx, notes)
 	if err != nil {
 		return err
 	}
@@ -96,6 +105,21 @@ func newCluster(path string, o clusterOptions, out, notes io.Writer) error {
 	}
 	fmt.Fprintf(out, "cluster root %s\n", c.ID())
 	return nil
+}
+
+// makeKeys makes the cluster's keys, under a root whose key is elsewhere if one is named.
+func (o *clusterOptions) makeKeys(ctx context.Context, notes io.Writer) (*cluster.Cluster, error) {
+	if o.rootPublicKey == "" && o.rootKey.signer == "" {
+		if o.rootKey.command() != "" {
+			fmt.Fprintf(notes, "$%s does not sign for this cluster: without --root-public-key its root's key is made, and is in the cluster file\n", rootSignerVariable)
+		}
+		return cluster.New()
+	}
+	root, err := readRoot(ctx, o.rootPublicKey, o.rootKey.command(), "--root-public-key and --root-signer", notes)
+	if err != nil {
+		return nil, fmt.Errorf("cluster new: %w", err)
+	}
+	return cluster.NewUnder(root)
 }
 
 // forget removes a configuration whose cluster was not made.

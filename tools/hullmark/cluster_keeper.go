@@ -47,6 +47,7 @@ docs/keepers.md lists the kinds of URL: hashivault://, awskms://, gcpkms://, azu
 	}
 	f := cmd.Flags()
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
+	o.rootKey.addFlag(cmd)
 	f.StringVar(&o.secretFile, "secret-file", "", "`FILE` with what control planes show the keeper: Vault's token, or local's key (32 bytes in base64)")
 	f.StringVar(&o.caFile, "ca-file", "", "`FILE` with the certificates (PEM) of the authority that certified a Vault (default: the system's)")
 	f.DurationVar(&o.wait, "wait", time.Minute, "how long to keep asking a keeper that does not answer")

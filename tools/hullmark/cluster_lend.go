@@ -42,6 +42,7 @@ hullmark cluster take-back notes in the cluster file what was done.`,
 	}
 	f := cmd.Flags()
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
+	o.rootKey.addFlag(cmd)
 	f.StringVar(&o.lentPassphraseFile, "lent-passphrase-file", "", "`FILE` whose first line is the passphrase of the file to make (default: ask twice)")
 	f.StringVar(&o.recipient, "recipient", "", "seal the file to this age `RECIPIENT` (age1…), in the place of a passphrase")
 	f.StringVar(&o.purpose, "for", "", "with --recipient: the Cluster, `NAMESPACE/NAME`, that the program may use the file for")

@@ -15,7 +15,8 @@ import (
 // rotateOptions are the flags of `hullmark cluster rotate`.
 type rotateOptions struct {
 	apiOptions
-	except []string
+	except              []string
+	nextKey, nextSigner string
 }
 
 func newClusterRotateCommand() *cobra.Command {
@@ -36,7 +37,9 @@ the former CA: kubelets have others within three days. --except names nodes that
 
 root makes another root key, to which the present one hands over, with an online CA and a policy of its own. The present key is gone from the cluster file then.
 Nodes whose configuration names the earlier root obey the new one until hullmark cluster forget-root: give each a configuration that names the new one, at a boot
-that suits you. Run the command again if it was interrupted before the policy was pushed: it goes on; after that it would make one more root (hullmark policy show).`,
+that suits you. Run the command again if it was interrupted before the policy was pushed: it goes on; after that it would make one more root (hullmark policy show).
+With --next-root-public-key and --next-root-signer it is a key that is elsewhere, as with hullmark cluster new, and the cluster file has none from then on; without them
+it is made, and is in the cluster file. If the present one is elsewhere, --root-signer has it hand over.`,
 		Example: "  hullmark cluster rotate keyset --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    exactArg("cluster rotate", "keyset, online-ca, kubelet-ca or root"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,8 +47,12 @@ that suits you. Run the command again if it was interrupted before the policy wa
 			if !what.Valid() {
 				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want keyset, online-ca, kubelet-ca or root", args[0]))
 			}
+			next, err := o.nextRoot(cmd)
+			if err != nil {
+				return fmt.Errorf("cluster rotate: %w", err)
+			}
 			return o.do(cmd, "cluster rotate", func(api *operate.API, file *cluster.File) error {
-				rotated, err := api.Rotate(cmd.Context(), what, operate.RotateOptions{Access: fileAccess(cmd.ErrOrStderr()), Except: o.except})
+				rotated, err := api.Rotate(cmd.Context(), what, operate.RotateOptions{Access: fileAccess(cmd.ErrOrStderr()), Except: o.except, Root: next})
 				if code := keeperExit(err); code != exitFailed {
 					return withCode(code, err)
 				}
@@ -58,7 +65,18 @@ that suits you. Run the command again if it was interrupted before the policy wa
 	}
 	o.addFlags(cmd)
 	cmd.Flags().StringArrayVar(&o.except, "except", nil, "`NAME` of a node that kubelet-ca need not wait for; repeat for more")
+	cmd.Flags().StringVar(&o.nextKey, "next-root-public-key", "", "public key `FILE` (PEM, ECDSA P-256) of the next root, if its key is elsewhere")
+	cmd.Flags().StringVar(&o.nextSigner, "next-root-signer", "", "`COMMAND` that signs with the next root's key")
 	return cmd
+}
+
+// nextRoot is the root to hand over to, if its key is elsewhere; nil if it is to be made.
+func (o *rotateOptions) nextRoot(cmd *cobra.Command) (*cluster.RemoteRoot, error) {
+	if o.nextKey == "" && o.nextSigner == "" {
+		return nil, nil
+	}
+	root, err := readRoot(cmd.Context(), o.nextKey, o.nextSigner, "--next-root-public-key and --next-root-signer", cmd.ErrOrStderr())
+	return &root, err
 }
 
 // rebootNext is what brings control planes their new keys.

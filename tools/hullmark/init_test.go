@@ -28,11 +28,17 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{dir: t.TempDir()}
-	var err error
-	if s.cluster, err = cluster.New(); err != nil {
+	c, err := cluster.New()
+	if err != nil {
 		t.Fatal(err)
 	}
+	return newSiteOf(t, c)
+}
+
+// newSiteOf is a site of a cluster that was made already.
+func newSiteOf(t *testing.T, c *cluster.Cluster) *site {
+	t.Helper()
+	s := &site{dir: t.TempDir(), cluster: c}
 	const cheap = 4 // This passphrase guards nothing.
 	if _, err := cluster.Create(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")), s.cluster, cheap); err != nil {
 		t.Fatal(err)

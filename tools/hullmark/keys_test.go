@@ -205,21 +205,34 @@ func TestKeysSignAddon(t *testing.T) {
 	}
 }
 
-// TestKeysInToken lets a key that never leaves a PKCS #11 token sign its own certificate, and images.
-func TestKeysInToken(t *testing.T) {
-	f := newKeysFixture(t)
-	config := f.path("softhsm2.conf")
-	if err := os.Mkdir(f.path("tokens"), 0o700); err != nil {
+// softToken makes a PKCS #11 token below a folder, and returns what pkcs11-tool reaches a key of that name in it by.
+func softToken(t *testing.T, dir, label string) []string {
+	t.Helper()
+	config, tokens := filepath.Join(dir, "softhsm2.conf"), filepath.Join(dir, "tokens")
+	if err := os.Mkdir(tokens, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, config, []byte("directories.tokendir = "+f.path("tokens")+"\n"))
+	write(t, config, []byte("directories.tokendir = "+tokens+"\n"))
 	t.Setenv("SOFTHSM2_CONF", config)
 	t.Setenv("HULLMARK_PIN", "1234")
 	tool(t, "softhsm2", "softhsm2-util", "--init-token", "--free", "--label", "hullmark", "--pin", "1234", "--so-pin", "5678")
-	token := []string{"--module", "/usr/lib/softhsm/libsofthsm2.so", "--token-label", "hullmark", "--login", "--pin", "env:HULLMARK_PIN", "--label", "db"}
-	tool(t, "opensc", "pkcs11-tool", append(token, "--keypairgen", "--key-type", "rsa:2048")...)
-	tool(t, "opensc", "pkcs11-tool", append(token, "--read-object", "--type", "pubkey", "--output-file", f.path("public.der"))...)
-	openssl(t, "pkey", "-pubin", "-inform", "DER", "-in", f.path("public.der"), "-out", f.path("public.pem"))
+	return []string{"--module", "/usr/lib/softhsm/libsofthsm2.so", "--token-label", "hullmark", "--login", "--pin", "env:HULLMARK_PIN", "--label", label}
+}
+
+// tokenKey makes a key of a type in a token, and writes its public half to a file, in PEM.
+func tokenKey(t *testing.T, token []string, kind, public string) {
+	t.Helper()
+	der := filepath.Join(t.TempDir(), "public.der")
+	tool(t, "opensc", "pkcs11-tool", append(token, "--keypairgen", "--key-type", kind)...)
+	tool(t, "opensc", "pkcs11-tool", append(token, "--read-object", "--type", "pubkey", "--output-file", der)...)
+	openssl(t, "pkey", "-pubin", "-inform", "DER", "-in", der, "-out", public)
+}
+
+// TestKeysInToken lets a key that never leaves a PKCS #11 token sign its own certificate, and images.
+func TestKeysInToken(t *testing.T) {
+	f := newKeysFixture(t)
+	token := softToken(t, f.dir, "db")
+	tokenKey(t, token, "rsa:2048", f.path("public.pem"))
 	signer := "pkcs11-tool " + strings.Join(token, " ") + " --sign --mechanism SHA256-RSA-PKCS"
 	f.ok(t, "keys", "create", f.path("token"), "--passphrase-file", f.path("passphrase"), "--public-key", f.path("public.pem"), "--signer", signer)
 	if _, err := os.Stat(f.path("token", "db.key")); err == nil {
@@ -326,6 +339,23 @@ func TestSignerThatHangs(t *testing.T) {
 		_, err := commandSigner{ctx: t.Context(), command: command, notes: t.Output(), limit: 200 * time.Millisecond}.SignMessage(nil, []byte("message"), nil)
 		if err == nil || !strings.Contains(err.Error(), "no answer within 200ms; nothing was signed") {
 			t.Errorf("%s: got %v", command, err)
+		}
+	}
+}
+
+// What a signer says on standard error writes nothing over what hullmark says, and a program that holds it open does no harm.
+func TestSignerIsShownCleaned(t *testing.T) {
+	for _, command := range []string{
+		`printf 'touch\tthe \033[31mtoken\r\n' >&2; echo signature`,
+		`printf 'touch\tthe \033[31mtoken\r\n' >&2; sleep 5 >/dev/null & echo signature`,
+	} {
+		var notes bytes.Buffer
+		answer, err := commandSigner{ctx: t.Context(), command: command, notes: &notes}.SignMessage(nil, []byte("message"), nil)
+		if err != nil || string(answer) != "signature\n" {
+			t.Errorf("%s: %q, %v", command, answer, err)
+		}
+		if notes.String() != "touch\tthe [31mtoken\n" {
+			t.Errorf("%s: it said %q", command, notes.String())
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/addons"
 	"github.com/hullmark/hullmark/cluster/operate"
 )
@@ -86,9 +87,11 @@ var clusterErrors = []struct {
 	code int
 }{
 	{operate.ErrUsage, exitUsage},
+	{cluster.ErrRootElsewhere, exitUsage},
 	{operate.ErrMismatch, exitMismatch},
 	{operate.ErrDenied, exitDenied},
 	{operate.ErrUnreachable, exitUnreachable},
+	{cluster.ErrNotGranted, exitDenied},
 	{addons.ErrRefused, exitDenied},
 	{addons.ErrUnreachable, exitUnreachable},
 }
@@ -143,7 +146,7 @@ func newRootCommand() *cobra.Command {
 		newExportCommand(),
 		newEventlogCommand(),
 		newVMCommand(),
-		newClusterCommand(),
+		newClusterCommand(), newOperatorCommand(),
 		newPolicyCommand(), newVoucherCommand(),
 		newRenderCommand(),
 		newInitCommand(),

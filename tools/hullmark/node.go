@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark"
 )
 
 func newNodeCommand() *cobra.Command {
@@ -29,7 +31,7 @@ func nodeCommand(verb, short string, ask func(context.Context, operatorOptions, 
 		Short: short,
 		Long: short + `.
 
-The node answers only an operator whose certificate the cluster's root key signed. The answer is not evidence: whoever has taken
+The node answers only whoever holds the cluster file, or an operator whom the policy lets look. The answer is not evidence: whoever has taken
 over the address can give it too.`,
 		Example: fmt.Sprintf("  hullmark node %s --cluster prod.cluster --node 192.0.2.7", verb),
 		Args:    cobra.NoArgs,
@@ -45,11 +47,11 @@ over the address can give it too.`,
 }
 
 func nodeStatus(ctx context.Context, o operatorOptions, out, notes io.Writer) error {
-	file, err := o.open(notes)
+	h, err := o.openFor("node status", hullmark.MayLook, notes)
 	if err != nil {
-		return err
+		return fmt.Errorf("node status: %w", tell(err))
 	}
-	status, err := o.at(notes).Status(ctx, file.Cluster)
+	status, err := o.at(notes).Status(ctx, h.bearer())
 	if err != nil {
 		return fmt.Errorf("node status: %w", err)
 	}
@@ -62,21 +64,12 @@ func nodeStatus(ctx context.Context, o operatorOptions, out, notes io.Writer) er
 }
 
 func nodeLogs(ctx context.Context, o operatorOptions, out, notes io.Writer) error {
-	file, err := o.open(notes)
+	h, err := o.openFor("node logs", hullmark.MayLook, notes)
 	if err != nil {
-		return err
+		return fmt.Errorf("node logs: %w", tell(err))
 	}
-	if err := o.at(notes).Journal(ctx, file.Cluster, safe{out}); err != nil {
+	if err := o.at(notes).Journal(ctx, h.bearer(), safe{out}); err != nil {
 		return fmt.Errorf("node logs: %w", err)
 	}
 	return nil
-}
-
-// safe leaves out what is not printable.
-type safe struct{ to io.Writer }
-
-// Write takes all of a text.
-func (s safe) Write(text []byte) (int, error) {
-	_, err := io.WriteString(s.to, printable(string(text)))
-	return len(text), err
 }

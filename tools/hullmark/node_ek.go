@@ -57,6 +57,7 @@ the one whose disk it has, before all others; and rsa-2048 if none is certified.
 	f := cmd.Flags()
 	f.StringVar(&o.cluster, "cluster", "", "cluster `FILE`, with --node")
 	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the cluster file's passphrase (default: ask)")
+	o.rootKey.addFlag(cmd)
 	f.StringVar(&o.node, "node", "", "the node's `HOST[:PORT]` (port 7443 if none)")
 	f.DurationVar(&o.wait, "wait", time.Minute, "how long to keep dialling a node that is still booting")
 	f.StringVar(&o.device, "tpm", "", "the `DEVICE` of this machine's TPM, such as /dev/tpmrm0")

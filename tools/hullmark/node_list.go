@@ -36,8 +36,8 @@ come from the signed policy. Exit code 5 if the API server is not reached.`,
 			if err := checkOutput("node list", output); err != nil {
 				return err
 			}
-			return o.do(cmd, "node list", func(api *operate.API, file *cluster.File) error {
-				return listNodes(cmd.Context(), api, file.Cluster, output, cmd.OutOrStdout())
+			return o.look(cmd, "node list", func(api *operate.Reader, c *cluster.Cluster) error {
+				return listNodes(cmd.Context(), api, c, output, cmd.OutOrStdout())
 			})
 		},
 	}
@@ -47,7 +47,7 @@ come from the signed policy. Exit code 5 if the API server is not reached.`,
 }
 
 // listNodes prints all records; those that cannot be read are an error after the others.
-func listNodes(ctx context.Context, api *operate.API, c *cluster.Cluster, output string, out io.Writer) error {
+func listNodes(ctx context.Context, api *operate.Reader, c *cluster.Cluster, output string, out io.Writer) error {
 	listed, err := api.Machines(ctx)
 	if listed == nil && err != nil {
 		return err

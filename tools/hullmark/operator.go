@@ -30,6 +30,7 @@ const maxPassphrase = 1 << 10
 // operatorOptions are the flags of every verb that speaks to a node.
 type operatorOptions struct {
 	cluster, passphraseFile string
+	rootKey                 rootOptions
 	node                    string
 	wait                    time.Duration
 }
@@ -37,6 +38,7 @@ type operatorOptions struct {
 func (o *operatorOptions) addFlags(cmd *cobra.Command, wait time.Duration) {
 	f := cmd.Flags()
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
+	o.rootKey.addFlag(cmd)
 	f.StringVar(&o.node, "node", "", "the node's `HOST[:PORT]` (port 7443 if none)")
 	f.DurationVar(&o.wait, "wait", wait, "how long to keep dialling a node that is still booting")
 	require(cmd, "node")
@@ -64,7 +66,11 @@ func (o *operatorOptions) open(notes io.Writer) (*cluster.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cluster.Open(o.cluster, passphrase)
+	file, err := cluster.Open(o.cluster, passphrase)
+	if err != nil {
+		return nil, err
+	}
+	return file, o.rootKey.signFor(file)
 }
 
 // address returns the node's address with a port.
@@ -155,6 +161,15 @@ func lines(notes io.Writer) operate.Progress {
 // tab are kept alone.
 func printable(text string) string { return webpage.Printable(text) }
 
+// safe is a writer of what is printable alone, for what nodes and programs say.
+type safe struct{ to io.Writer }
+
+// Write takes all of a text.
+func (s safe) Write(text []byte) (int, error) {
+	_, err := io.WriteString(s.to, printable(string(text)))
+	return len(text), err
+}
+
 // maxLine is the length of a value that is printed, in characters.
 const maxLine = 4096
 
@@ -184,7 +199,7 @@ func (e told) Error() string {
 }
 
 // refusals are the codes by which a node denies its operator what the certificate of the call is not made for.
-var refusals = []string{"call-refused", "operator-revoked"}
+var refusals = []string{"call-refused", "operator-revoked", "operator-not-permitted", "operator-expired", "operator-withdrawn"}
 
 // tell gives an error that carries a condition its full text and exit code: a
 // denial, or a failure that the node reports. An error with a code of its own it leaves alone.

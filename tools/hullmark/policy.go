@@ -29,15 +29,17 @@ gets a changed policy by hullmark policy push.`
 // policyOptions are the flags that all of policy's verbs have.
 type policyOptions struct {
 	cluster, passphraseFile string
+	rootKey                 rootOptions
 }
 
 func (o *policyOptions) addFlags(cmd *cobra.Command) {
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
+	o.rootKey.addFlag(cmd)
 }
 
 // open reads the cluster file and the policy in it, which is the zero value before the first.
 func (o *policyOptions) open(notes io.Writer) (*cluster.File, measurements.Policy, error) {
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile}
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
 	file, err := operator.open(notes)
 	if err != nil {
 		return nil, measurements.Policy{}, err

@@ -197,7 +197,8 @@ func newPolicyRevokeOperatorsCommand() *cobra.Command {
 		Long: `Refuse operators' certificates that were made until now.
 
 init, recover, node status and node logs make a certificate for each connection, good for that verb alone and kept nowhere. If one leaked all the same, nodes that hold this
-policy, or are brought it, refuse it from then on. A machine whose state disk is empty holds none.`,
+policy, or are brought it, refuse it from then on. A machine whose state disk is empty holds none. Operators whom the policy names are withdrawn, all of them: their files are
+of that time, too (hullmark operator new).`,
 		Example: "  hullmark policy revoke-operators --cluster prod.cluster",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -65,7 +65,15 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 
 // writeTerms shows what holds for all machines.
 func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) error {
+	encoded, err := policy.Encode()
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
+	fmt.Fprintf(t, "its SHA-256 begins with %s\n", cluster.ShortDigest(encoded))
+	if c.Revision.Number > 0 {
+		fmt.Fprintf(t, "cluster file of %s\n", c.Revision)
+	}
 	roots, err := c.Roots()
 	if err != nil {
 		return err
@@ -89,6 +97,9 @@ func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) err
 			fmt.Fprintf(t, " %s", b.Name)
 		}
 		fmt.Fprintln(t)
+	}
+	for _, each := range policy.Operators {
+		fmt.Fprintf(t, "operator %s may %s\n", each.Name, hullmark.FormatPermissions(each.May))
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func TestPolicy(t *testing.T) {
 	want(exitUsage, "minimum-svn", []string{"1"}, "never lowered")
 	want(exitUsage, "minimum-svn", []string{"-1x"}, "")
 
-	want(0, "show", nil, digest.String(), "policy version 2, releases from security version 2")
+	want(0, "show", nil, digest.String(), "policy version 2, releases from security version 2", "its SHA-256 begins with ")
 	want(exitUsage, "show", []string{"-o", "yaml"}, "text or json")
 	shown := want(0, "show", []string{"-o", "json"}, digest.String())
 	write(t, path("same"), []byte(shown))

@@ -34,6 +34,9 @@ Ready before, and is never formatted. No API server can say how recent that disk
 the newest that the cluster file knows, refuses an older one, and asks. All other nodes then come back by themselves: of several control planes, recover only one, whose disk is the newest.
 After hullmark cluster rotate it brings the first of them its new keys, while the others run.
 
+With the file of an operator who may recover (hullmark operator new), the node is verified by the policy in that file, and brought nothing: it goes by the policy, the
+settings and the keys on its own disk.
+
 Exit codes: 0 Ready, 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark recover --cluster prod.cluster --node 192.0.2.7",
 		Args:    cobra.NoArgs,
@@ -70,11 +73,14 @@ func (o *recoverOptions) run(cmd *cobra.Command) (err error) {
 	if recovery.Documents, err = readDocuments(o.measurements); err != nil {
 		return err
 	}
-	file, err := o.open(notes)
+	h, err := o.openFor("recover", hullmark.MayRecover, notes)
 	if err != nil {
 		return err
 	}
-	return operate.Recover(cmd.Context(), file, recovery)
+	if h.operator != nil {
+		return operate.RecoverByOperator(cmd.Context(), h.operator, recovery)
+	}
+	return operate.Recover(cmd.Context(), h.file, recovery)
 }
 
 // ask wants the operator's yes; anything else is a condition that the node is told.

@@ -45,12 +45,12 @@ Exit codes: 0 every node is what the policy accepts, 3 one is not or a record ca
 			if err != nil {
 				return err
 			}
-			return o.do(cmd, "report", func(api *operate.API, file *cluster.File) error {
+			return o.look(cmd, "report", func(api *operate.Reader, c *cluster.Cluster) error {
 				machines, unread := api.Machines(cmd.Context())
 				if machines == nil && unread != nil {
 					return unread
 				}
-				r, err := report.New(file.Cluster, machines, unread, time.Now())
+				r, err := report.New(c, machines, unread, time.Now())
 				if err != nil {
 					return err
 				}

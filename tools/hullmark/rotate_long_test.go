@@ -83,7 +83,7 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 	// An old copy of the cluster file is told apart.
 	s.write(t, "copy", copied)
 	code, output = hullmarkCLI(t, "policy", "push", "--server", s.env.Address, "--cluster", s.path("copy"), "--passphrase-file", s.path("passphrase"))
-	wantExit(t, code, exitFailed, output, "a copy from before it was exchanged")
+	wantExit(t, code, exitDenied, output, "a copy from before it was exchanged")
 
 	// The power was cut before the second exchange was pushed.
 	s.update(t, (*cluster.Cluster).RotateRoot)
@@ -115,6 +115,44 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 	if p := s.pushed(t); len(p.CrossCertificates) != 0 || p.FirstRoot != roots[0] {
 		t.Errorf("the cluster has a policy with %d certificates and first root %s", len(p.CrossCertificates), p.FirstRoot)
 	}
+}
+
+// Of two copies of a cluster file the older one changes nothing in the cluster, until its operator says that the newer one is lost.
+func TestOlderCopyOfARealAPI(t *testing.T) {
+	s := newAPISite(t)
+	s.run(t, 0, "policy add member --role worker --name worker-1 --ekid "+hullmark.EKID{7}.String())
+	s.run(t, 0, "policy push")
+	copied, err := os.ReadFile(s.path("cluster"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "copy", copied)
+	older := func(code int, verb string, contains ...string) {
+		t.Helper()
+		args := append(strings.Fields(verb), "--cluster", s.path("copy"), "--passphrase-file", s.path("passphrase"))
+		if !strings.HasPrefix(verb, "policy add") {
+			args = append(args, "--server", s.env.Address)
+		}
+		got, output := hullmarkCLI(t, args...)
+		wantExit(t, got, code, output, contains...)
+	}
+	older(0, "policy push")
+	s.run(t, 0, "policy add member --role worker --name worker-2 --ekid "+hullmark.EKID{8}.String())
+	s.run(t, 0, "policy push")
+	for _, verb := range []string{"policy push", "policy push --withdraw", "cluster rotate keyset", "node remove worker-1"} {
+		older(exitDenied, verb, "another copy of this cluster file was used since", "policy version 2, brought by revision", "hullmark policy push --newest-lost")
+	}
+	older(0, "policy add member --role worker --name worker-3 --ekid "+hullmark.EKID{9}.String(), "policy version 2")
+	older(exitDenied, "policy push", "did not sign")
+	older(exitDenied, "policy push --newest-lost", "give the policy of this copy a higher one")
+	older(0, "policy add member --role worker --name worker-4 --ekid "+hullmark.EKID{10}.String(), "policy version 3")
+	older(exitDenied, "policy push", "did not sign")
+	if p := s.pushed(t); p.Version != 2 || p.Members[1].Name != "worker-2" {
+		t.Errorf("the cluster has policy version %d of %+v", p.Version, p.Members)
+	}
+	older(0, "policy push --newest-lost")
+	older(0, "cluster rotate keyset")
+	s.run(t, exitDenied, "policy push", "another copy of this cluster file was used since", "policy version 4")
 }
 
 // reread opens the cluster file, as it is by now, and returns its root.

@@ -18,8 +18,9 @@ const signerTime = 5 * time.Minute
 const maxSignature = 64 << 10
 
 // commandSigner is a private key that is elsewhere: in a token, a cloud's key service, another machine. A command of the shell
-// gets the message on standard input and answers with the signature on standard output: RSASSA-PKCS1-v1_5 with SHA-256 over the
-// message, as it is, without any encoding. What it says on standard error is shown.
+// gets the message on standard input and answers with the signature over it on standard output, without any encoding around it: for a
+// key of Secure Boot RSASSA-PKCS1-v1_5 with SHA-256, for a cluster's root what cluster.RemoteRoot takes. What it says on standard
+// error is shown, as far as it is printable.
 type commandSigner struct {
 	ctx     context.Context
 	command string
@@ -46,7 +47,7 @@ func (s commandSigner) SignMessage(_ io.Reader, message []byte, _ crypto.SignerO
 	defer cancel()
 	var answer bounded
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", s.command)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(message), &answer, s.notes
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(message), &answer, safe{s.notes}
 	cmd.WaitDelay = time.Second // what the command started may hold its output open
 	err := cmd.Run()
 	switch cause := context.Cause(ctx); {
@@ -54,6 +55,8 @@ func (s commandSigner) SignMessage(_ io.Reader, message []byte, _ crypto.SignerO
 		err = cause
 	case answer.full:
 		err = fmt.Errorf("it answered with more than %d bytes", maxSignature)
+	case errors.Is(err, exec.ErrWaitDelay) && len(answer.content) > 0:
+		err = nil // Something that it left running holds its output open, as ssh does; whoever asked checks the answer.
 	case err == nil && len(answer.content) == 0:
 		err = errors.New("it answered with nothing")
 	}

@@ -149,11 +149,11 @@ what it proves for its ticket (hullmark node list).`,
 			if err := checkOutput("update status", output); err != nil {
 				return err
 			}
-			file, err := o.open(cmd.ErrOrStderr())
+			h, err := o.openFor("update status", hullmark.MayLook, cmd.ErrOrStderr())
 			if err != nil {
-				return err
+				return fmt.Errorf("update status: %w", tell(err))
 			}
-			text, err := o.at(cmd.ErrOrStderr()).Status(cmd.Context(), file.Cluster)
+			text, err := o.at(cmd.ErrOrStderr()).Status(cmd.Context(), h.bearer())
 			if err != nil {
 				return fmt.Errorf("update status: %w", err)
 			}

@@ -76,6 +76,7 @@ func (a *app) noteBoot(ctx context.Context) error {
 			noted, err = a.service.NoteBoot(ctx, a.policy.Policy().Members[i].EKID, boot)
 		}
 		if noted {
+			a.tellRecovered(ctx, a.policy.Policy().Members[i])
 			return nil
 		}
 		if text := errorText(err); text != said && ctx.Err() == nil {
@@ -87,6 +88,17 @@ func (a *app) noteBoot(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(adoptPause):
 		}
+	}
+}
+
+// tellRecovered says in the cluster which operator opened this control plane's disk in this boot, if the policy names him.
+func (a *app) tellRecovered(ctx context.Context, own measurements.Member) {
+	if !hullmark.ValidOperatorName(a.outage.by) {
+		return
+	}
+	a.log.Info("this control plane was recovered", "operator", a.outage.by)
+	if err := a.registry.Recovered(ctx, own.EKID, own.Name, a.outage.by, a.outage.boot); err != nil {
+		a.log.Warn("event not written", "error", err.Error())
 	}
 }
 

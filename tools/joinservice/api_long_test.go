@@ -83,7 +83,7 @@ func administer(t *testing.T, api *testenv.Environment) (*rest.Config, *registry
 func (s *site) push(t *testing.T, admin *registry.Registry, o options) {
 	t.Helper()
 	s.policy.Version++
-	if err := admin.PushPolicy(t.Context(), s.sign(t), s.documents); err != nil {
+	if err := admin.PushPolicy(t.Context(), "", registry.AnyVersion, s.sign(t), s.documents); err != nil {
 		t.Fatal(err)
 	}
 	line := fmt.Sprintf("\nhullmark_policy_version %d\n", s.policy.Version)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,16 +18,18 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// recoveredCredential names the boot in which this node's own disk was opened by `hullmark recover`; neverRecovered is its
-// content in all others.
+// recoveredCredential names the boot in which this node's own disk was opened by `hullmark recover`, and behind a space the operator
+// who did if the policy names him; neverRecovered is its content in all others.
 const recoveredCredential, neverRecovered = "recovered", "no"
 
 // outage is what lets control planes come back unchecked while no record can be read, with disks as recent as their records were when they
 // were read last. It lasts from `hullmark recover` on this node to the first record that was read; a restart of the service does
 // not begin it anew. And between two control planes it is whenever one is away: etcd then decides nothing.
 type outage struct {
-	// boot names the boot, empty in one without recover; ended is the file that names the one whose outage is over.
+	// boot names the boot, empty in one without recover, and by the operator who recovered it if the policy names him; ended is the file
+	// that names the one whose outage is over.
 	boot  string
+	by    string
 	ended servicefiles.File
 	// awaitsOnly asks this node's member of etcd whether it lacks nothing but the member of the node of a name (etcd.Members).
 	awaitsOnly func(ctx context.Context, name string) (bool, error)
@@ -50,6 +53,7 @@ func newOutage(f folder, files servicefiles.Files, awaitsOnly func(context.Conte
 	if o.boot == neverRecovered {
 		o.boot = ""
 	}
+	_, o.by, _ = strings.Cut(o.boot, " ")
 	ended, err := o.ended.Read()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

@@ -59,6 +59,12 @@ func TestOutage(t *testing.T) {
 	if !start("two").LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Error("an outage of another boot is over")
 	}
+	if by := start("three").by; by != "" {
+		t.Errorf("operator %q recovered it, and nobody said so", by)
+	}
+	if o := start("four alice"); o.by != "alice" || !o.LetsBack(t.Context(), hullmark.EKID{1}) {
+		t.Errorf("by operator %q, and the outage is over", o.by)
+	}
 	if _, err := newOutage(folder(credentials), servicefiles.Files{Folder: filepath.Join(state, "outage-over", "x")}, nobody, nil); err == nil || errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a state that cannot be read: %v", err)
 	}

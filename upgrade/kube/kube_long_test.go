@@ -135,7 +135,7 @@ func (s *site) push(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.PushPolicy(t.Context(), env.Cluster.Policy, documents); err != nil {
+	if err := r.PushPolicy(t.Context(), "", registry.AnyVersion, env.Cluster.Policy, documents); err != nil {
 		t.Fatal(err)
 	}
 }

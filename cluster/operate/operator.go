@@ -1,0 +1,136 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// GrantOperator names an operator in the policy of the cluster file, and returns what is in his file. Of one who may recover it asks the
+// cluster which disks its control planes have, where there are several: the cluster file knows a single one's. A cluster that runs gets
+// the policy by PushPolicy.
+func GrantOperator(ctx context.Context, file *cluster.File, g cluster.Granting, o APIOptions) (grant *cluster.Grant, err error) {
+	if slices.Contains(g.May, hullmark.MayRecover) {
+		if g.Disks, err = controlPlaneDisks(ctx, file, o); err != nil {
+			return nil, fmt.Errorf("which disks the control planes have: %w", err)
+		}
+	}
+	err = file.Update(func(c *cluster.Cluster) (err error) {
+		grant, err = c.GrantOperator(g)
+		return err
+	})
+	return grant, err
+}
+
+// controlPlaneDisks returns the disks that several control planes have by their records.
+func controlPlaneDisks(ctx context.Context, file *cluster.File, o APIOptions) (map[hullmark.EKID]hullmark.UUID, error) {
+	policy, err := file.Cluster.OpenPolicy()
+	if err != nil {
+		return nil, err
+	}
+	planes := slices.DeleteFunc(slices.Clone(policy.Members), func(m measurements.Member) bool { return m.Role != hullmark.ControlPlane })
+	if len(planes) < 2 {
+		return nil, nil
+	}
+	api, err := Connect(file, o)
+	if err != nil {
+		return nil, err
+	}
+	machines, err := api.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	disks := map[hullmark.EKID]hullmark.UUID{}
+	for _, m := range machines {
+		disks[m.EKID] = m.Record.Disk
+	}
+	return disks, nil
+}
+
+// WithdrawOperator lets an operator do nothing any more.
+func WithdrawOperator(name string) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		left := slices.DeleteFunc(slices.Clone(policy.Operators), func(o hullmark.Operator) bool { return o.Name == name })
+		if len(left) == len(policy.Operators) {
+			return "", nil, fmt.Errorf("the policy names no operator %.80s; hullmark operator list says whom it names", name)
+		}
+		policy.Operators = left
+		return "operator " + name + " may do nothing any more", nil, nil
+	}
+}
+
+// TakePolicy puts the policy that the API holds, with its documents, into an operator's file, if the root signed it later than the one
+// there.
+func (r *Reader) TakePolicy(ctx context.Context, file *cluster.OperatorFile) error {
+	return r.persist(ctx, func() error {
+		envelope, documents, err := r.client.Newest(ctx, file.Grant.Known.Policy)
+		if err != nil || envelope == nil {
+			return err
+		}
+		newer, err := file.Grant.Newer(envelope)
+		if err != nil || !newer {
+			return err
+		}
+		return file.Update(func(g *cluster.Grant) error { return g.Take(envelope, documents) })
+	})
+}
+
+// bindOperators lets those read the API who may look by a policy that is to be pushed, and no others: before it, so that whoever is
+// withdrawn is refused there even if the push ends in between. pushed is the policy that was pushed last. A cluster that had no operators,
+// and gets none, is asked nothing.
+func (a *API) bindOperators(ctx context.Context, policy measurements.Policy, pushed []byte) error {
+	users := lookers(policy)
+	if len(users) == 0 && !namesOperators(pushed) {
+		return nil
+	}
+	return a.client.BindOperators(ctx, users)
+}
+
+// bindAsPushed binds those who may look by the policy that somebody else pushed meanwhile: bindOperators was by another one, which is not
+// in force. What no root of this cluster signed says nothing of operators.
+func (a *API) bindAsPushed(ctx context.Context) error {
+	envelope, err := a.client.Pushed(ctx)
+	if err != nil || envelope == nil {
+		return err
+	}
+	signer, err := measurements.PolicySigner(envelope)
+	if err != nil {
+		return nil
+	}
+	policy, err := measurements.OpenPolicy(envelope, signer)
+	if err != nil {
+		return nil
+	}
+	if roots, err := joinservice.RootsOf(policy, signer); err != nil || !slices.Contains(roots, a.file.Cluster.ID()) {
+		return nil
+	}
+	return a.client.BindOperators(ctx, lookers(policy))
+}
+
+// lookers are the users of the API who may look by a policy.
+func lookers(policy measurements.Policy) (users []string) {
+	for _, o := range policy.Operators {
+		if slices.Contains(o.May, hullmark.MayLook) {
+			users = append(users, o.User())
+		}
+	}
+	return users
+}
+
+// namesOperators reports whether the policy that was pushed last, if there is one, names operators, or cannot be read.
+func namesOperators(pushed []byte) bool {
+	if pushed == nil {
+		return false
+	}
+	signer, err := measurements.PolicySigner(pushed)
+	if err != nil {
+		return true
+	}
+	policy, err := measurements.OpenPolicy(pushed, signer)
+	return err != nil || len(policy.Operators) > 0
+}
