@@ -19,18 +19,26 @@ import (
 // Rotation is a kind of key that can be exchanged while a cluster lives.
 type Rotation string
 
-// The kinds of keys, as cluster.Cluster explains them.
+// The kinds of keys, as cluster.Cluster explains them. Those of cluster.CANames are exchanged in three steps.
 const (
-	RotateKeyset    Rotation = "keyset"
-	RotateOnlineCA  Rotation = "online-ca"
-	RotateKubeletCA Rotation = "kubelet-ca"
-	RotateRoot      Rotation = "root"
+	RotateKeyset       Rotation = "keyset"
+	RotateOnlineCA     Rotation = "online-ca"
+	RotateKubeletCA             = Rotation(cluster.KubeletCA)
+	RotateEtcdCA                = Rotation(cluster.EtcdCA)
+	RotateFrontProxyCA          = Rotation(cluster.FrontProxyCA)
+	RotateRoot         Rotation = "root"
 )
+
+// Rotations names all kinds, for people.
+const Rotations = "keyset, online-ca, kubelet-ca, etcd-ca, front-proxy-ca or root"
 
 // Valid reports whether r is one of the kinds.
 func (r Rotation) Valid() bool {
-	return slices.Contains([]Rotation{RotateKeyset, RotateOnlineCA, RotateKubeletCA, RotateRoot}, r)
+	return r.inSteps() || slices.Contains([]Rotation{RotateKeyset, RotateOnlineCA, RotateRoot}, r)
 }
+
+// inSteps reports whether it is a CA that is exchanged in steps.
+func (r Rotation) inSteps() bool { return slices.Contains(cluster.CANames(), cluster.CAName(r)) }
 
 // RotateOptions say what is needed beside the cluster file.
 type RotateOptions struct {
@@ -44,6 +52,8 @@ type RotateOptions struct {
 type Rotated struct {
 	// Begun says that an exchange of roots which was begun before is in the cluster now, and nothing else was exchanged.
 	Begun bool
+	// Ended says that the exchange of a CA, all of whose steps were taken before, has ended now, and nothing else was exchanged.
+	Ended bool
 	// Next is what the operator has to do once control planes have booted with the new keys; it may be empty.
 	Next string
 }
@@ -51,7 +61,7 @@ type Rotated struct {
 // keeperTime bounds the asking of a keeper that does not answer.
 const keeperTime = time.Minute
 
-// Rotate exchanges keys in the cluster file, once, or takes the exchange of the CA of kubelets one step on, and brings the policy
+// Rotate exchanges keys in the cluster file, once, or takes the exchange of a CA one step on, and brings the policy
 // that says so to the cluster. Control planes get new keys at their next boot. A keeper's errors carry its condition.
 func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotated, error) {
 	if len(o.Except) > 0 && what != RotateKubeletCA {
@@ -61,8 +71,8 @@ func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotat
 	if err != nil || begun && what == RotateRoot {
 		return Rotated{Begun: begun}, err
 	}
-	if what == RotateKubeletCA {
-		return a.rotateKubelet(ctx, o.Except)
+	if what.inSteps() {
+		return a.rotateCA(ctx, cluster.CAName(what), o.Except)
 	}
 	if err := a.replace(ctx, what, o.Access); err != nil {
 		return Rotated{}, err
@@ -84,7 +94,7 @@ func (a *API) replace(ctx context.Context, what Rotation, access func(cluster.Ke
 		case RotateRoot:
 			return c.RotateRoot()
 		}
-		return as(ErrUsage, fmt.Errorf("%q: want keyset, online-ca, kubelet-ca or root", what))
+		return as(ErrUsage, fmt.Errorf("%q: want %s", what, Rotations))
 	})
 }
 

@@ -21,7 +21,7 @@ type rotateOptions struct {
 func newClusterRotateCommand() *cobra.Command {
 	var o rotateOptions
 	cmd := &cobra.Command{
-		Use:   "rotate keyset|online-ca|kubelet-ca|root",
+		Use:   "rotate keyset|online-ca|kubelet-ca|etcd-ca|front-proxy-ca|root",
 		Short: "Exchange the keys that control planes hold",
 		Long: `Exchange the keys that control planes hold.
 
@@ -30,19 +30,22 @@ wraps it before it counts. online-ca exchanges the authority that join services'
 Control planes get the new keys at their next boot: reboot them one at a time, the first with hullmark recover, and those that follow get them from it. A
 control plane that does not have them yet lets no control plane join or come back, and no machine join, so do it soon.
 
-kubelet-ca exchanges the CA of kubelets' serving certificates, in three steps, one at each run: API servers trust the next CA, too; it signs; the former one goes. After each, reboot the
-control planes. A step is refused while a control plane does not hold the one before, and the last one while a node's kubelet, which is asked from here, shows a certificate of
-the former CA: kubelets have others within three days. --except names nodes that it need not wait for; their logs may be lost until they have another certificate.
+kubelet-ca, etcd-ca and front-proxy-ca exchange the CA of kubelets' serving certificates, that of etcd, and that by which servers of aggregated APIs know API servers. Each takes three
+steps, one at each run: the next CA is trusted, too; it signs; the former one goes. After each, reboot the control planes. A step is refused while a control plane does not hold the one
+before. front-proxy-ca is run once more after that, so that servers of aggregated APIs are told of the former CA no more.
+
+The last step of kubelet-ca is refused, too, while a node's kubelet, which is asked from here, shows a certificate of the former CA: kubelets have others within three days. --except names
+nodes that it need not wait for; their logs may be lost until they have another certificate.
 
 root makes another root key, to which the present one hands over, with an online CA and a policy of its own. The present key is gone from the cluster file then.
 Nodes whose configuration names the earlier root obey the new one until hullmark cluster forget-root: give each a configuration that names the new one, at a boot
 that suits you. Run the command again if it was interrupted before the policy was pushed: it goes on; after that it would make one more root (hullmark policy show).`,
 		Example: "  hullmark cluster rotate keyset --cluster prod.cluster --server 192.0.2.7:6443",
-		Args:    exactArg("cluster rotate", "keyset, online-ca, kubelet-ca or root"),
+		Args:    exactArg("cluster rotate", operate.Rotations),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			what := operate.Rotation(args[0])
 			if !what.Valid() {
-				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want keyset, online-ca, kubelet-ca or root", args[0]))
+				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want %s", args[0], operate.Rotations))
 			}
 			return o.do(cmd, "cluster rotate", func(api *operate.API, file *cluster.File) error {
 				rotated, err := api.Rotate(cmd.Context(), what, operate.RotateOptions{Access: fileAccess(cmd.ErrOrStderr()), Except: o.except})
@@ -71,6 +74,8 @@ func tellRotated(out io.Writer, what operate.Rotation, r operate.Rotated, c *clu
 	}
 	text := rebootNext
 	switch {
+	case r.Ended:
+		text = "nothing else was exchanged; run the command again to begin another exchange"
 	case what == operate.RotateRoot:
 		text = fmt.Sprintf("cluster root %s\n%s; then give each node a configuration that names this root", c.ID(), rebootNext)
 	case r.Next != "":
