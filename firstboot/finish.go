@@ -185,7 +185,7 @@ func (f *finishing) startHooks(ctx context.Context) error {
 
 // placeFiles writes Proceed's files, in the place of what a join that did not end has left, and keeps no key of them in memory.
 // Those of the manifest are stored all or none: a boot that was interrupted holds the keys of an earlier rotation, or all of
-// this one.
+// this one. Authorities are among them: kubeadm's programs find those of the manifest, whatever lies on the disk.
 func (f *finishing) placeFiles() error {
 	defer wire.WipeFiles(f.proceed.GetFiles())
 	if err := f.checkOperator(); err != nil {
@@ -213,7 +213,7 @@ func (f *finishing) placeFiles() error {
 	}
 	var kept, others []*wire.File
 	for _, file := range files {
-		if _, ok := keptName(file.GetPath()); ok {
+		if _, ok := proceedName(file.GetPath()); ok {
 			kept = append(kept, file)
 		} else {
 			others = append(others, file)

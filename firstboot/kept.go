@@ -23,10 +23,11 @@ import (
 )
 
 // The names in the manifest, by who they are for: the agent's own notes (statedisk.IntentFile is one), files that programs see in
-// keptDir, and what the join service keeps.
+// keptDir, files of a rotation that they see elsewhere, and what the join service keeps.
 const (
 	keptNotes   = "agent/"
 	keptFiles   = "files/"
+	keptPlaced  = "placed/"
 	keptService = "joinservice/"
 )
 
@@ -213,9 +214,17 @@ func keptName(name string) (string, bool) {
 	return keptFiles + rest, ok
 }
 
+// proceedName returns what the manifest calls a file of Proceed that it keeps: one of keptDir, or one that comes with a rotation.
+func proceedName(name string) (string, bool) {
+	if kept, ok := keptName(name); ok {
+		return kept, true
+	}
+	return keptPlaced + strings.TrimPrefix(name, "/"), hullmark.Rotated(name)
+}
+
 // keepFiles puts files of Proceed into the manifest, all or none of them, and takes the documents that came with an earlier
-// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then it shows all to
-// programs.
+// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then programs see what the manifest
+// holds, in keptDir and elsewhere.
 func (a *Agent) keepFiles(files []*wire.File) error {
 	err := a.kept.change(func(m *statedisk.Manifest) error {
 		if slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }) {
@@ -226,7 +235,7 @@ func (a *Agent) keepFiles(files []*wire.File) error {
 		pool, _ := keptName(hullmark.PoolFolder)
 		maps.DeleteFunc(m.Files, func(name string, _ statedisk.KeptFile) bool { return strings.HasPrefix(name, pool+"/") })
 		for _, f := range files {
-			name, ok := keptName(f.GetPath())
+			name, ok := proceedName(f.GetPath())
 			if !ok {
 				return fmt.Errorf("%.80q is not kept in the manifest", f.GetPath())
 			}
@@ -237,7 +246,49 @@ func (a *Agent) keepFiles(files []*wire.File) error {
 	if err != nil {
 		return err
 	}
-	return a.kept.look(a.showFiles)
+	return a.kept.look(func(m statedisk.Manifest) error { return errors.Join(a.showFiles(m), a.placeKept(m)) })
+}
+
+// placeKept writes what the manifest has for other folders than keptDir in the place of what the disk has there. So a boot that was
+// cut leaves nothing half written, and blocks that the host put back bring no authority back that was exchanged.
+func (a *Agent) placeKept(m statedisk.Manifest) error {
+	root, err := os.OpenRoot(a.StateDir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	changed := false
+	for name, f := range m.Files {
+		rest, ok := strings.CutPrefix(name, keptPlaced)
+		if !ok {
+			continue
+		}
+		file, err := place("/" + rest)
+		if err != nil {
+			return err
+		}
+		if isPlaced(root, file, f) {
+			continue
+		}
+		if err := writeFile(root, file, f.Content, fs.FileMode(f.Mode)); err != nil {
+			return fmt.Errorf("/%s: %w", rest, err)
+		}
+		changed = true
+	}
+	if !changed {
+		return nil
+	}
+	return a.syncState()
+}
+
+// isPlaced reports whether a file of the state disk is as it is to be.
+func isPlaced(root *os.Root, name string, f statedisk.KeptFile) bool {
+	if info, err := root.Lstat(name); err != nil || info.Mode() != fs.FileMode(f.Mode) {
+		return false // A link is no regular file, whatever it leads to.
+	}
+	held, err := statedisk.ReadRegular(root, name, maxStateFile)
+	defer clear(held)
+	return err == nil && bytes.Equal(held, f.Content)
 }
 
 // showFiles writes what programs see to the RAM disk: they read nothing of it from the disk, whose host could exchange it

@@ -13,8 +13,11 @@ import (
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
-// kubeletConf tells a node's kubelet where the API server is.
-const kubeletConf = "/etc/kubernetes/kubelet.conf"
+// kubeletConf tells a node's kubelet where the API server is, adminConf a control plane's agent.
+const (
+	kubeletConf = "/etc/kubernetes/kubelet.conf"
+	adminConf   = "/etc/kubernetes/admin.conf"
+)
 
 // renewing renews what kubeadm wrote on the disk of a node that comes back.
 type renewing struct{ *finishing }
@@ -23,13 +26,16 @@ type renewing struct{ *finishing }
 // and kubeconfigs, and where the kubelet finds the API server. What cannot be judged stays as it is, with a warning: the node
 // worked with it.
 func (r renewing) run(ctx context.Context) error {
-	if r.proceed.GetEndpoint() == "" || r.bootstraps() {
+	if r.bootstraps() {
 		return nil // A kubelet that bootstraps anew is told the endpoint with its token.
 	}
 	if hullmark.Role(r.proceed.GetRole()) == hullmark.ControlPlane {
 		if err := r.renewCertificates(ctx); err != nil {
 			return err
 		}
+	}
+	if r.proceed.GetEndpoint() == "" {
+		return nil
 	}
 	if err := r.moveKubelet(ctx); err != nil {
 		r.warn("endpoint-not-served", fmt.Sprintf("the node goes on with the endpoint it had, not %s: %v", r.proceed.GetEndpoint(), err),
@@ -46,9 +52,11 @@ func (r renewing) renewCertificates(ctx context.Context) error {
 	}
 	why := "an earlier renewal did not end"
 	if documents == nil {
+		if r.endpoint() == "" && !r.renewal().Superseded() {
+			return nil // An operator whose file knows none brings the node back, and kubeadm has left none.
+		}
 		if documents, why, err = r.planRenewal(ctx); err != nil {
-			r.warn("renewal-failed", err.Error(), "read why in hullmark node logs; the certificates that the node has stay as they are")
-			return nil
+			return r.unrenewed(err)
 		}
 	}
 	if why == "" {
@@ -78,6 +86,20 @@ func (r renewing) renewCertificates(ctx context.Context) error {
 	return r.agent.removeState(kubeadm.RenewFile)
 }
 
+// unrenewed says that certificates are not made anew. They stay as they are, unless they are of an authority that was exchanged: other
+// control planes will not take them for long, and count on it that a control plane that runs has others (operate.API.Rotate).
+func (r renewing) unrenewed(why error) error {
+	if r.renewal().Superseded() {
+		return &hullmark.Condition{
+			Code: "certificates-superseded", Step: StepKubeadm, Retry: true,
+			Title: "the control plane's certificates are of an authority that was exchanged, and cannot be made anew: " + why.Error(),
+			Next:  "set the machine's clock right if it is off, else read why in hullmark node logs; the machine restarts and tries again by itself",
+		}
+	}
+	r.warn("renewal-failed", why.Error(), "read why in hullmark node logs; the certificates that the node has stay as they are")
+	return nil
+}
+
 // planRenewal looks whether a renewal is due, and for all that would make it fail: once the old files are gone there is no way back.
 func (r renewing) planRenewal(ctx context.Context) (documents []byte, why string, err error) {
 	if documents, why, err = r.renewal().Plan(); err != nil || why == "" {
@@ -91,8 +113,24 @@ func (r renewing) planRenewal(ctx context.Context) (documents []byte, why string
 
 func (r renewing) renewal() kubeadm.Renewal {
 	return kubeadm.Renewal{
-		NodeName: r.proceed.GetNodeName(), Endpoint: r.proceed.GetEndpoint(), Names: r.proceed.GetNames(), Now: time.Now(), Read: r.agent.readState,
+		NodeName: r.proceed.GetNodeName(), Endpoint: r.endpoint(), Names: r.proceed.GetNames(), Now: time.Now(), Read: r.agent.readState,
 	}
+}
+
+// endpoint is the control plane's by Proceed, or else the one that the node has; empty if it has none.
+func (r renewing) endpoint() string {
+	if told := r.proceed.GetEndpoint(); told != "" {
+		return told
+	}
+	text, err := r.agent.readState(adminConf)
+	if err != nil {
+		return ""
+	}
+	endpoint, err := kubeadm.ServerOf(text)
+	if err != nil {
+		return ""
+	}
+	return endpoint
 }
 
 // moveKubelet lets the kubelet use the control plane's endpoint. A worker's does once that is served with a certificate for its

@@ -1,0 +1,246 @@
+package firstboot
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/kubeadm"
+)
+
+// etcdCA is what a rotation brings of etcd's CA: the one that signs, and others that are trusted, too.
+func etcdCA(signs *nodetest.Authority, trusted ...*nodetest.Authority) []*wire.File {
+	text := bytes.Clone(signs.PEM)
+	for _, a := range trusted {
+		text = append(text, a.PEM...)
+	}
+	return []*wire.File{
+		{Path: hullmark.EtcdCACertificate, Content: text, Mode: 0o644}, {Path: hullmark.EtcdCAKey, Content: []byte("the key of one of them"), Mode: 0o600},
+	}
+}
+
+// madeBy is what kubeadm makes on the disk of returning by these two authorities: that of the cluster and of the front proxy, and etcd's.
+func madeBy(t *testing.T, ca, etcd *nodetest.Authority) map[string][]byte {
+	t.Helper()
+	disk := func(a *nodetest.Authority) map[string][]byte {
+		return a.ControlPlaneDisk(t, "192.0.2.7:6443", time.Now().Add(year), "kubernetes", "192.0.2.7")
+	}
+	made := disk(ca)
+	for path, content := range disk(etcd) {
+		if strings.Contains(path, "/etcd/") || strings.Contains(path, "/apiserver-etcd-client.") {
+			made[path] = content
+		}
+	}
+	for _, authority := range []string{hullmark.KubernetesCACertificate, hullmark.EtcdCACertificate, hullmark.FrontProxyCACertificate} {
+		delete(made, authority)
+	}
+	return made
+}
+
+// later is the stage of the machine's next boot, with the same disk and the same cluster.
+func (s *stage) later(t *testing.T) *stage {
+	t.Helper()
+	next := s.rebooted(t)
+	next.disk.Claim, next.disk.Opened, next.rootKey, next.root = s.disk.Claim, s.disk.Opened, s.rootKey, s.root
+	return next
+}
+
+// A control plane holds at each step what the rotation brought, and has kubeadm make its certificates anew in the boot from which on
+// the next CA signs, and in no other.
+func TestEtcdCAIsExchanged(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year))
+	next := nodetest.NewAuthority(t)
+	for i, step := range []struct {
+		files   []*wire.File
+		renewed bool
+	}{{etcdCA(ca, next), false}, {etcdCA(next, ca), true}, {etcdCA(next), false}} {
+		if i > 0 {
+			s = s.later(t)
+		}
+		want := string(step.files[0].GetContent())
+		s.cluster.Remade = madeBy(t, ca, next)
+		if last := s.bring(t, s.signed(t, set{version: uint64(i + 1), number: uint64(i + 1), keyset: "keys", beside: step.files})); !last.GetReady() {
+			t.Fatalf("step %d: last = %v", i+1, last)
+		}
+		if (len(s.cluster.Renewals) == 1) != step.renewed {
+			t.Errorf("step %d: certificates were made anew %d times", i+1, len(s.cluster.Renewals))
+		}
+		if held := s.kept(t, hullmark.EtcdCACertificate); held != want || s.kept(t, hullmark.EtcdCAKey) == "" {
+			t.Errorf("step %d: the disk has\n%s", i+1, held)
+		}
+		if info, err := os.Stat(s.onDisk(t, hullmark.EtcdCACertificate)); err != nil || info.Mode().Perm() != 0o644 {
+			t.Errorf("step %d: %v, %v", i+1, info, err)
+		}
+		if d := s.document(t); d.Condition != nil {
+			t.Errorf("step %d: condition %v", i+1, d.Condition)
+		}
+	}
+}
+
+// onDisk is where a file of the state disk lies that programs see at name.
+func (s *stage) onDisk(t *testing.T, name string) string {
+	t.Helper()
+	file, err := onState(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(s.agent.StateDir, file)
+}
+
+// A control plane whose certificates are of the former CA, and cannot be made anew, does not run with them: the operator, who sees that it
+// runs, takes the next step by which others do not take them. It tries again.
+func TestSupersededCertificatesDoNotRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		off      time.Duration
+		refuse   error
+		endpoint string
+		runs     bool
+	}{
+		"with a wrong clock":                     {off: -time.Hour, endpoint: "192.0.2.7:6443"},
+		"by documents that kubeadm refuses":      {refuse: errors.New("no such field"), endpoint: "192.0.2.7:6443"},
+		"with all that it takes":                 {endpoint: "192.0.2.7:6443", runs: true},
+		"by an operator who knows no endpoint":   {runs: true},
+		"by such a one, and with a wrong clock":  {off: time.Hour},
+		"with a clock that is a little off only": {off: time.Minute, endpoint: "192.0.2.7:6443", runs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ca := returning(t, time.Now().Add(year))
+			next := nodetest.NewAuthority(t)
+			s.cluster.Remade, s.cluster.Refuse = madeBy(t, ca, next), c.refuse
+			last := s.againWith(t, &wire.Proceed{
+				NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: c.endpoint, Time: time.Now().Add(c.off).Unix(),
+				Files: s.signed(t, set{version: 2, number: 1, keyset: "keys", beside: etcdCA(next, ca)}),
+			})
+			if c.runs {
+				if !last.GetReady() || len(s.cluster.Renewals) != 1 {
+					t.Errorf("last = %v, made anew %d times", last, len(s.cluster.Renewals))
+				}
+				return
+			}
+			if f := last.GetFailed(); f.GetCode() != "certificates-superseded" || !f.GetRetry() || s.machine.Has("start "+kubeletUnit) {
+				t.Errorf("last = %v, the machine did %q", last, s.machine.Did())
+			}
+			if _, err := s.agent.readState("/etc/kubernetes/pki/etcd/peer.key"); err != nil {
+				t.Errorf("the old certificates are gone: %v", err)
+			}
+		})
+	}
+}
+
+// What the host puts in the place of an authority on the disk, or an intruder who was root there, is gone in the next boot, also in one
+// that is brought none: the manifest has the authorities of the last rotation.
+func TestFormerAuthoritiesStayAway(t *testing.T) {
+	for _, path := range []string{hullmark.EtcdCACertificate, hullmark.EtcdCAKey, hullmark.FrontProxyCACertificate, hullmark.FrontProxyCAKey, hullmark.KubeletTrustFile} {
+		for what, spoil := range map[string]func(file string) error{
+			"as it was":  func(string) error { return nil },
+			"old blocks": func(file string) error { return os.WriteFile(file, []byte("former"), 0o600) },
+			"a link to another": func(file string) error {
+				return errors.Join(os.Rename(file, file+".former"), os.Symlink(filepath.Base(file)+".former", file))
+			},
+			"nothing":            os.Remove,
+			"readable to others": func(file string) error { return os.Chmod(file, 0o666) },
+		} {
+			if what != "old blocks" && path != hullmark.EtcdCACertificate {
+				continue
+			}
+			s, ca := returning(t, time.Now().Add(year))
+			kept, ok := proceedName(path)
+			if !ok {
+				t.Fatalf("%s is not kept in the manifest", path)
+			}
+			content := string(ca.PEM)
+			s.keep(kept, content)
+			if err := s.agent.storeState(path, []byte(content)); err != nil {
+				t.Fatal(err)
+			}
+			file := s.onDisk(t, path)
+			if err := spoil(file); err != nil {
+				t.Fatal(err)
+			}
+			if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() {
+				t.Fatalf("%s, %s: last = %v", path, what, last)
+			}
+			info, err := os.Lstat(file)
+			if err != nil || info.Mode() != 0o600 || s.kept(t, path) != content {
+				t.Errorf("%s, %s: the disk has %v with %q, %v", path, what, info, s.kept(t, path), err)
+			}
+		}
+	}
+}
+
+// A former authority comes back by no older rotation either, whoever brings it; the operator's newest cluster file counts.
+func TestOlderAuthoritiesAreNotTaken(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year))
+	next, third := nodetest.NewAuthority(t), nodetest.NewAuthority(t)
+	for i, boot := range []struct {
+		version uint64
+		signs   *nodetest.Authority
+		holds   *nodetest.Authority
+		code    string
+	}{{5, next, next, ""}, {4, ca, next, "keys-older"}, {6, third, third, ""}, {5, next, third, "keys-older"}} {
+		if i > 0 {
+			s = s.later(t)
+		}
+		s.cluster.Remade = madeBy(t, ca, boot.holds)
+		if last := s.bring(t, s.signed(t, set{version: boot.version, number: boot.version, keyset: "keys", beside: etcdCA(boot.signs)})); !last.GetReady() {
+			t.Fatalf("boot %d: last = %v", i, last)
+		}
+		if s.kept(t, hullmark.EtcdCACertificate) != string(boot.holds.PEM) {
+			t.Errorf("boot %d: policy version %d brought another authority", i, boot.version)
+		}
+		if d := s.document(t); (d.Condition == nil) != (boot.code == "") || d.Condition != nil && d.Condition.Code != boot.code {
+			t.Errorf("boot %d: condition %v, want %q", i, d.Condition, boot.code)
+		}
+	}
+}
+
+// A boot that is cut between the manifest and the files that it has for others leaves nothing that the next one believes.
+func TestCutWhileAuthoritiesArePlaced(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year))
+	next := nodetest.NewAuthority(t)
+	certificate, key := hullmark.EtcdCACertificate, hullmark.EtcdCAKey
+	for path, content := range map[string]string{certificate: string(slices.Concat(next.PEM, ca.PEM)), key: "the next key"} {
+		kept, _ := proceedName(path)
+		s.keep(kept, content)
+	}
+	if err := s.agent.storeState(key, []byte("the next key")); err != nil { // The certificate is still the former one.
+		t.Fatal(err)
+	}
+	s.cluster.Remade = madeBy(t, ca, next)
+	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() || len(s.cluster.Renewals) != 1 {
+		t.Fatalf("last = %v, made anew %d times", last, len(s.cluster.Renewals))
+	}
+	if s.kept(t, certificate) != string(slices.Concat(next.PEM, ca.PEM)) || s.kept(t, key) != "the next key" {
+		t.Error("the disk has two halves")
+	}
+	if _, err := s.agent.readState(kubeadm.RenewFile); !os.IsNotExist(err) {
+		t.Errorf("the documents of the renewal are still there: %v", err)
+	}
+}
+
+// A worker is brought no authority of etcd or of the front proxy, and a control plane that comes back none without a signed policy.
+func TestAuthoritiesAreForControlPlanes(t *testing.T) {
+	for _, path := range []string{hullmark.EtcdCACertificate, hullmark.EtcdCAKey, hullmark.FrontProxyCACertificate, hullmark.FrontProxyCAKey} {
+		o := openedBy(hullmark.Join, "192.0.2.1:7444", false)
+		if err := o.checkOwned(&wire.Proceed{Role: string(hullmark.Worker), Files: []*wire.File{{Path: path}}}); err == nil {
+			t.Errorf("a worker takes %s", path)
+		}
+		s, _ := returning(t, time.Now().Add(year))
+		before := s.kept(t, path)
+		last := s.bring(t, []*wire.File{{Path: path, Content: []byte("foreign"), Mode: 0o600}})
+		if last.GetFailed().GetCode() != "keys-unsigned" {
+			t.Errorf("%s: last = %v", path, last)
+		}
+		if after, err := os.ReadFile(s.onDisk(t, path)); string(after) == "foreign" || err == nil && string(after) != before {
+			t.Errorf("%s was written", path)
+		}
+	}
+}
