@@ -246,18 +246,26 @@ func (a *Agent) keepFiles(files []*wire.File) error {
 	if err != nil {
 		return err
 	}
-	return a.kept.look(func(m statedisk.Manifest) error { return errors.Join(a.showFiles(m), a.placeKept(m)) })
-}
-
-// placeKept writes what the manifest has for other folders than keptDir in the place of what the disk has there. So a boot that was
-// cut leaves nothing half written, and blocks that the host put back bring no authority back that was exchanged.
-func (a *Agent) placeKept(m statedisk.Manifest) error {
-	root, err := os.OpenRoot(a.StateDir)
-	if err != nil {
+	changed := false
+	err = a.kept.look(func(m statedisk.Manifest) (err error) {
+		changed, err = placeKept(a.StateDir, m)
+		return errors.Join(a.showFiles(m), err)
+	})
+	if err != nil || !changed {
 		return err
 	}
+	return a.syncState()
+}
+
+// placeKept writes what the manifest has for other folders than keptDir in the place of what the state disk, mounted at dir, has there,
+// and reports whether that was something else. So a boot that was cut leaves nothing half written, and blocks that the host put back
+// bring no authority back that was exchanged.
+func placeKept(dir string, m statedisk.Manifest) (changed bool, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false, err
+	}
 	defer root.Close()
-	changed := false
 	for name, f := range m.Files {
 		rest, ok := strings.CutPrefix(name, keptPlaced)
 		if !ok {
@@ -265,20 +273,17 @@ func (a *Agent) placeKept(m statedisk.Manifest) error {
 		}
 		file, err := place("/" + rest)
 		if err != nil {
-			return err
+			return changed, err
 		}
 		if isPlaced(root, file, f) {
 			continue
 		}
 		if err := writeFile(root, file, f.Content, fs.FileMode(f.Mode)); err != nil {
-			return fmt.Errorf("/%s: %w", rest, err)
+			return changed, fmt.Errorf("/%s: %w", rest, err)
 		}
 		changed = true
 	}
-	if !changed {
-		return nil
-	}
-	return a.syncState()
+	return changed, nil
 }
 
 // isPlaced reports whether a file of the state disk is as it is to be.
