@@ -202,6 +202,27 @@ func TestOlderAuthoritiesAreNotTaken(t *testing.T) {
 	}
 }
 
+// Whoever was root on a control plane could write its manifest. A former authority that he left there, under the number of the rotation
+// that the node holds, is gone once that rotation is brought again, by a service or by the operator.
+func TestAuthoritiesInTheManifestAreMended(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year))
+	next := nodetest.NewAuthority(t)
+	for i, left := range []string{"", string(slices.Concat(next.PEM, ca.PEM))} {
+		if i > 0 {
+			s = s.later(t)
+			kept, _ := proceedName(hullmark.EtcdCACertificate)
+			s.keep(kept, left)
+		}
+		s.cluster.Remade = madeBy(t, ca, next)
+		if last := s.bring(t, s.signed(t, set{version: 2, number: 1, keyset: "keys", beside: etcdCA(next)})); !last.GetReady() {
+			t.Fatalf("boot %d: last = %v", i, last)
+		}
+		if s.kept(t, hullmark.EtcdCACertificate) != string(next.PEM) {
+			t.Errorf("boot %d: another authority is trusted than the signed policy commits to", i)
+		}
+	}
+}
+
 // A boot that is cut between the manifest and the files that it has for others leaves nothing that the next one believes.
 func TestCutWhileAuthoritiesArePlaced(t *testing.T) {
 	s, ca := returning(t, time.Now().Add(year))

@@ -1,7 +1,6 @@
 package firstboot
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -234,7 +233,8 @@ func (f *finishing) placeFiles() error {
 
 // newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. What
 // comes with a rotation was held to the signed policy among it (checkRotated), whoever brought it. It is left out if the disk's
-// newest signed policy is a later one, which a node that joins refuses, or if all of it is there.
+// newest signed policy is a later one, which a node that joins refuses, or if all of it is there: whoever was root on this node could
+// have written other keys into the manifest, under the same number.
 func (f *finishing) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File, err error) {
 	i := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
 	if i < 0 {
@@ -245,9 +245,7 @@ func (f *finishing) newKeys(files []*wire.File) (others []*wire.File, mark *wire
 		return nil, nil, err
 	}
 	installed, newest := f.agent.heldPolicies()
-	text, err := f.agent.readState(hullmark.RotationFile)
-	defer clear(text)
-	same := f.comesBack && err == nil && bytes.Equal(text, files[i].GetContent()) && installed.Version == brought.Version
+	same := f.comesBack && installed.Version == brought.Version && f.agent.kept.holdsKeys(brought)
 	if brought.Version >= newest.Version && !same {
 		return slices.Concat(files[:i], files[i+1:]), files[i], nil
 	}
