@@ -329,7 +329,7 @@ func (f *finishing) waitReady(ctx context.Context) error {
 // accessAs is an administrator's at its own API server on a control plane, and on a worker its kubelet's.
 func accessAs(role hullmark.Role, read func(string) ([]byte, error)) run.Access {
 	if role == hullmark.ControlPlane {
-		return run.Access{Kubeconfig: "/etc/kubernetes/admin.conf", Read: read, Local: true}
+		return run.Access{Kubeconfig: adminConf, Read: read, Local: true}
 	}
 	return run.Access{Kubeconfig: kubeletConf, Read: read}
 }
