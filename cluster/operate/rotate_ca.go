@@ -79,9 +79,10 @@ func notYet(name cluster.CAName, left []string) error {
 }
 
 // behind says of each node, by name, why the next step has to wait for it: a control plane that does not hold the keys of the last
-// rotation, so that its programs are at an earlier step; and before the former CA of kubelets goes, a kubelet whose certificate is of
-// it, or that cannot be asked. A control plane's own API server says which keys it holds, by what its join service notes in its
-// record, and that server starts only once kubeadm has made its certificates by these keys: so none of them is of the former CA.
+// rotation, so that its programs are at an earlier step, or at a later one than an old cluster file knows; and before the former CA of
+// kubelets goes, a kubelet whose certificate is of it, or that cannot be asked. A control plane's own API server says which keys it holds,
+// by what its join service notes in its record, and that server starts only once kubeadm has made its certificates by these keys: so none
+// of them is of the former CA.
 func (a *API) behind(ctx context.Context, name cluster.CAName) (map[string]string, error) {
 	policy, err := a.file.Cluster.OpenPolicy()
 	if err != nil {
@@ -93,7 +94,11 @@ func (a *API) behind(ctx context.Context, name cluster.CAName) (map[string]strin
 	}
 	behind := map[string]string{}
 	for _, m := range machines {
-		if m.Role == hullmark.ControlPlane && m.Rotation != policy.Rotation {
+		switch {
+		case m.Role != hullmark.ControlPlane || m.Rotation == policy.Rotation:
+		case m.Rotation > policy.Rotation:
+			behind[m.Name] = fmt.Sprintf("%s: it holds the keys of rotation %d, and this cluster file knows of no more than %d: use the newest one", m.Name, m.Rotation, policy.Rotation)
+		default:
 			behind[m.Name] = fmt.Sprintf("%s: it holds the keys of rotation %d, not %d", m.Name, m.Rotation, policy.Rotation)
 		}
 	}
