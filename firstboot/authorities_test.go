@@ -223,6 +223,24 @@ func TestAuthoritiesInTheManifestAreMended(t *testing.T) {
 	}
 }
 
+// Of what a manifest has for other folders, authorities that come with a rotation are placed, and nothing else: whoever was root on a node
+// could write its manifest, and what he left there would be in the next boot, of a clean image, after all that removes such things.
+func TestNothingElseIsPlaced(t *testing.T) {
+	for _, path := range []string{
+		"/etc/kubernetes/manifests/intruder.yaml", "/etc/kubernetes/manifests/etcd.yaml", "/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/pki/ca.key",
+		"/etc/kubernetes/pki/other/ca.crt", hullmark.RootFile,
+	} {
+		s, _ := returning(t, time.Now().Add(year))
+		s.keep(keptPlaced+strings.TrimPrefix(path, "/"), "intruder")
+		if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() {
+			t.Fatalf("%s: last = %v", path, last)
+		}
+		if text, err := os.ReadFile(s.onDisk(t, path)); string(text) == "intruder" {
+			t.Errorf("%s was placed, %v", path, err)
+		}
+	}
+}
+
 // A boot that is cut between the manifest and the files that it has for others leaves nothing that the next one believes.
 func TestCutWhileAuthoritiesArePlaced(t *testing.T) {
 	s, ca := returning(t, time.Now().Add(year))

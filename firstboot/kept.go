@@ -259,7 +259,8 @@ func (a *Agent) keepFiles(files []*wire.File) error {
 
 // placeKept writes what the manifest has for other folders than keptDir in the place of what the state disk, mounted at dir, has there,
 // and reports whether that was something else. So a boot that was cut leaves nothing half written, and blocks that the host put back
-// bring no authority back that was exchanged.
+// bring no authority back that was exchanged. What comes with no rotation is not placed: whoever was root on the node could have put it
+// there, as a static pod, or as a kubeconfig that names a program.
 func placeKept(dir string, m statedisk.Manifest) (changed bool, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -267,8 +268,8 @@ func placeKept(dir string, m statedisk.Manifest) (changed bool, err error) {
 	}
 	defer root.Close()
 	for name, f := range m.Files {
-		rest, ok := strings.CutPrefix(name, keptPlaced)
-		if !ok {
+		rest := strings.TrimPrefix(name, keptPlaced)
+		if kept, ok := proceedName("/" + rest); !ok || kept != name {
 			continue
 		}
 		file, err := place("/" + rest)
