@@ -29,13 +29,20 @@ const (
 	RotateRoot         Rotation = "root"
 )
 
-// Rotations names all kinds, for people.
-const Rotations = "keyset, online-ca, kubelet-ca, etcd-ca, front-proxy-ca or root"
+// rotations are all kinds, in the order in which people are told them.
+var rotations = []Rotation{RotateKeyset, RotateOnlineCA, RotateKubeletCA, RotateEtcdCA, RotateFrontProxyCA, RotateRoot}
+
+// Rotations names all kinds, for people, with separator between them, and last before the last one.
+func Rotations(separator, last string) string {
+	var names []string
+	for _, r := range rotations {
+		names = append(names, string(r))
+	}
+	return strings.Join(names[:len(names)-1], separator) + last + names[len(names)-1]
+}
 
 // Valid reports whether r is one of the kinds.
-func (r Rotation) Valid() bool {
-	return r.inSteps() || slices.Contains([]Rotation{RotateKeyset, RotateOnlineCA, RotateRoot}, r)
-}
+func (r Rotation) Valid() bool { return slices.Contains(rotations, r) }
 
 // inSteps reports whether it is a CA that is exchanged in steps.
 func (r Rotation) inSteps() bool { return slices.Contains(cluster.CANames(), cluster.CAName(r)) }
@@ -94,7 +101,7 @@ func (a *API) replace(ctx context.Context, what Rotation, access func(cluster.Ke
 		case RotateRoot:
 			return c.RotateRoot()
 		}
-		return as(ErrUsage, fmt.Errorf("%q: want %s", what, Rotations))
+		return as(ErrUsage, fmt.Errorf("%q: want %s", what, Rotations(", ", " or ")))
 	})
 }
 

@@ -20,8 +20,9 @@ type rotateOptions struct {
 
 func newClusterRotateCommand() *cobra.Command {
 	var o rotateOptions
+	kinds := operate.Rotations(", ", " or ")
 	cmd := &cobra.Command{
-		Use:   "rotate keyset|online-ca|kubelet-ca|etcd-ca|front-proxy-ca|root",
+		Use:   "rotate " + operate.Rotations("|", "|"),
 		Short: "Exchange the keys that control planes hold",
 		Long: `Exchange the keys that control planes hold.
 
@@ -41,11 +42,11 @@ root makes another root key, to which the present one hands over, with an online
 Nodes whose configuration names the earlier root obey the new one until hullmark cluster forget-root: give each a configuration that names the new one, at a boot
 that suits you. Run the command again if it was interrupted before the policy was pushed: it goes on; after that it would make one more root (hullmark policy show).`,
 		Example: "  hullmark cluster rotate keyset --cluster prod.cluster --server 192.0.2.7:6443",
-		Args:    exactArg("cluster rotate", operate.Rotations),
+		Args:    exactArg("cluster rotate", kinds),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			what := operate.Rotation(args[0])
 			if !what.Valid() {
-				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want %s", args[0], operate.Rotations))
+				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want %s", args[0], kinds))
 			}
 			return o.do(cmd, "cluster rotate", func(api *operate.API, file *cluster.File) error {
 				rotated, err := api.Rotate(cmd.Context(), what, operate.RotateOptions{Access: fileAccess(cmd.ErrOrStderr()), Except: o.except})
