@@ -74,6 +74,11 @@ func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotat
 	if len(o.Except) > 0 && what != RotateKubeletCA {
 		return Rotated{}, as(ErrUsage, fmt.Errorf("%s: --except is for %s alone", what, RotateKubeletCA))
 	}
+	if what.inSteps() {
+		if err := checkLent(a.file.Cluster, cluster.CAName(what)); err != nil {
+			return Rotated{}, err
+		}
+	}
 	begun, err := a.catchUp(ctx)
 	if err != nil || begun && what == RotateRoot {
 		return Rotated{Begun: begun}, err

@@ -61,10 +61,18 @@ func (a *API) rotateCA(ctx context.Context, name cluster.CAName, except []string
 		return Rotated{}, err
 	}
 	a.Done.say("%s", caSteps[name][at].done)
-	if name == cluster.EtcdCA && at == cluster.ExchangeSteady && a.file.Cluster.LentFor != nil {
-		a.Progress.say("note: this file was lent; who holds the lent one, as Cluster API's control plane provider does, reaches etcd no more from step 2 on")
-	}
 	return Rotated{Next: caSteps[name][at].next}, a.pushSigned(ctx)
+}
+
+// checkLent refuses to begin with the CA of etcd, or with that of the front proxy, while the cluster file is lent: Cluster API's control
+// plane provider goes on by the lent file as long as the cluster lives, reaches etcd by the CA in it, and is brought no other one. The CA
+// of kubelets is for nodes alone.
+func checkLent(c *cluster.Cluster, name cluster.CAName) error {
+	if c.LentFor == nil || name == cluster.KubeletCA || c.Exchange(name) != cluster.ExchangeSteady {
+		return nil
+	}
+	return as(ErrDenied, fmt.Errorf("%s: this cluster file is lent, for machine %s: the lent file, by which Cluster API's control plane provider goes on, has the present CA, and nothing brings it another one; "+
+		"next: leave this CA as it is; if it has to go, begin the cluster anew on another machine by this file itself, with a backup of etcd (hullmark init --replace-first --etcd-backup), and then run this command", name, c.LentFor))
 }
 
 // notYet says who stands in the way of a step.

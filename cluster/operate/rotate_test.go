@@ -1,9 +1,13 @@
 package operate
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // People are told of all kinds of keys in one order, and of each CA that is exchanged in steps there is all that they are told of a step.
@@ -23,5 +27,41 @@ func TestRotations(t *testing.T) {
 	}
 	if Rotation("ca").Valid() || RotateKeyset.inSteps() {
 		t.Error("another kind is taken")
+	}
+}
+
+// While a cluster file is lent the exchange of a CA that is in the lent one is not begun, whether the API answers or not. The CA of
+// kubelets is for nodes alone, and an exchange that was begun goes on.
+func TestLentFileKeepsItsCAs(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	api, err := Connect(&cluster.File{Cluster: c}, APIOptions{Server: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := hullmark.EKID{7}
+	for lent, node := range map[bool]*hullmark.EKID{false: nil, true: &machine} {
+		c.LentFor = node
+		for _, name := range cluster.CANames() {
+			_, err := api.Rotate(t.Context(), Rotation(name), RotateOptions{})
+			refused := lent && name != cluster.KubeletCA
+			if err == nil || errors.Is(err, ErrDenied) != refused || strings.Contains(err.Error(), "is lent, for machine "+machine.String()) != refused {
+				t.Errorf("%s, lent %t: %v", name, lent, err)
+			}
+			if c.Exchange(name) != cluster.ExchangeSteady {
+				t.Errorf("%s, lent %t: a step was taken", name, lent)
+			}
+		}
+	}
+	if err := c.TrustCA(cluster.EtcdCA); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkLent(c, cluster.EtcdCA); err != nil {
+		t.Errorf("an exchange that was begun: %v", err)
 	}
 }

@@ -33,7 +33,8 @@ control plane that does not have them yet lets no control plane join or come bac
 
 kubelet-ca, etcd-ca and front-proxy-ca exchange the CA of kubelets' serving certificates, that of etcd, and that by which servers of aggregated APIs know API servers. Each takes three
 steps, one at each run: the next CA is trusted, too; it signs; the former one goes. After each, reboot the control planes. A step is refused while a control plane does not hold the one
-before. front-proxy-ca is run once more after that, so that servers of aggregated APIs are told of the former CA no more.
+before, and where no record says what control planes hold. front-proxy-ca is run once more after that, so that servers of aggregated APIs are told of the former CA no more. While the
+cluster file is lent, etcd-ca and front-proxy-ca refuse: the lent one is brought no other CA.
 
 The last step of kubelet-ca is refused, too, while a node's kubelet, which is asked from here, shows a certificate of the former CA: kubelets have others within three days. --except names
 nodes that it need not wait for; their logs may be lost until they have another certificate.
