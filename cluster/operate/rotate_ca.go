@@ -8,6 +8,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/joinservice"
 	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
 )
 
@@ -100,20 +101,34 @@ func (a *API) behind(ctx context.Context, name cluster.CAName) (map[string]strin
 	if err != nil {
 		return nil, err
 	}
-	behind := map[string]string{}
-	for _, m := range machines {
-		switch {
-		case m.Role != hullmark.ControlPlane || m.Rotation == policy.Rotation:
-		case m.Rotation > policy.Rotation:
-			behind[m.Name] = fmt.Sprintf("%s: it holds the keys of rotation %d, and this cluster file knows of no more than %d: use the newest one", m.Name, m.Rotation, policy.Rotation)
-		default:
-			behind[m.Name] = fmt.Sprintf("%s: it holds the keys of rotation %d, not %d", m.Name, m.Rotation, policy.Rotation)
-		}
-	}
-	if name != cluster.KubeletCA || a.file.Cluster.Exchange(name) != cluster.ExchangeSigning {
-		return behind, nil
+	behind, err := planesBehind(machines, policy.Rotation)
+	if err != nil || name != cluster.KubeletCA || a.file.Cluster.Exchange(name) != cluster.ExchangeSigning {
+		return behind, err
 	}
 	return behind, a.addKubelets(ctx, behind)
+}
+
+// planesBehind are the control planes that do not hold the keys of a rotation. Where no record is of a control plane nobody says what any
+// holds, which is ErrDenied: there is one at least, whose API server said so.
+func planesBehind(machines []joinservice.Machine, rotation uint64) (map[string]string, error) {
+	behind, planes := map[string]string{}, 0
+	for _, m := range machines {
+		if m.Role != hullmark.ControlPlane {
+			continue
+		}
+		planes++
+		switch {
+		case m.Rotation > rotation:
+			behind[m.Name] = fmt.Sprintf("%s: it holds the keys of rotation %d, and this cluster file knows of no more than %d: use the newest one", m.Name, m.Rotation, rotation)
+		case m.Rotation < rotation:
+			behind[m.Name] = fmt.Sprintf("%s: it holds the keys of rotation %d, not %d", m.Name, m.Rotation, rotation)
+		}
+	}
+	if planes == 0 {
+		return nil, as(ErrDenied, errors.New("the cluster has no record of any control plane, so nobody says which keys they hold; "+
+			"next: see that hullmark node list shows them, whose join services keep the records, and run this command again"))
+	}
+	return behind, nil
 }
 
 // addKubelets adds kubelets that show no certificate of the CA that signs by now.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -63,5 +64,29 @@ func TestLentFileKeepsItsCAs(t *testing.T) {
 	}
 	if err := checkLent(c, cluster.EtcdCA); err != nil {
 		t.Errorf("an exchange that was begun: %v", err)
+	}
+}
+
+// A step waits for each control plane whose record says another rotation, and is refused where no record is of a control plane.
+func TestControlPlanesThatAreBehind(t *testing.T) {
+	plane := func(name string, rotation uint64) joinservice.Machine {
+		return joinservice.Machine{Name: name, Role: hullmark.ControlPlane, Rotation: rotation}
+	}
+	worker := joinservice.Machine{Name: "worker-1", Role: hullmark.Worker}
+	behind, err := planesBehind([]joinservice.Machine{plane("held", 2), worker, plane("earlier", 1), plane("none", 0), plane("later", 3)}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"held": "", "worker-1": "", "earlier": "it holds the keys of rotation 1, not 2", "none": "it holds the keys of rotation 0, not 2", "later": "this cluster file knows of no more than 2",
+	} {
+		if got := behind[name]; (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	for what, machines := range map[string][]joinservice.Machine{"no record": nil, "a worker's record alone": {worker}} {
+		if _, err := planesBehind(machines, 0); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "no record of any control plane") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -29,6 +29,8 @@ func newExchanging(t *testing.T, name cluster.CAName) *exchanging {
 	x.run(t, exitUsage, x.verb()+" --except control-plane-1", "--except is for kubelet-ca alone")
 	x.run(t, 0, "policy add member --role worker --name worker-1 --ekid "+hullmark.EKID{7}.String())
 	x.run(t, 0, "policy push")
+	x.run(t, exitDenied, x.verb(), "no record of any control plane")
+	x.at(t, cluster.ExchangeSteady)
 	x.keep(t, joinservice.Machine{EKID: x.plane, Name: "control-plane-1", Role: hullmark.ControlPlane, State: joinservice.MachineReady})
 	return x
 }
