@@ -12,6 +12,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/kubeadm"
 )
@@ -132,6 +133,30 @@ func TestSupersededCertificatesDoNotRun(t *testing.T) {
 				t.Errorf("the old certificates are gone: %v", err)
 			}
 		})
+	}
+}
+
+// The join service is told of certificates that are not of the authorities that sign by now, and of such as cannot be read, and writes
+// nothing of that.
+func TestServiceIsToldOfItsCertificates(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year))
+	next := nodetest.NewAuthority(t)
+	files := serviceFiles{s.agent}
+	for _, step := range []struct {
+		disk map[string][]byte
+		says string
+	}{
+		{nil, ""},
+		{map[string][]byte{hullmark.EtcdCACertificate: slices.Concat(ca.PEM, next.PEM)}, ""},
+		{map[string][]byte{hullmark.EtcdCACertificate: slices.Concat(next.PEM, ca.PEM)}, "apiserver-etcd-client.crt is not of the authority that signs by now"},
+		{madeBy(t, ca, next), ""},
+		{map[string][]byte{hullmark.FrontProxyCACertificate: next.PEM}, "front-proxy-client.crt is not of the authority that signs by now"},
+		{map[string][]byte{"/etc/kubernetes/pki/front-proxy-client.crt": []byte("torn")}, "front-proxy-client.crt: no PEM"},
+	} {
+		s.put(t, step.disk)
+		if why, found, err := files.Read(servicefiles.Superseded); string(why) != step.says || found != (step.says != "") || err != nil {
+			t.Errorf("it is told %q, %t, %v; want %q", why, found, err, step.says)
+		}
 	}
 }
 

@@ -18,8 +18,10 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // The names in the manifest, by who they are for: the agent's own notes (statedisk.IntentFile is one), files that programs see in
@@ -180,12 +182,16 @@ func (k *kept) write(name string, content []byte) error {
 	})
 }
 
-// serviceFiles are what the join service keeps (servicefiles.Store).
-type serviceFiles struct{ *kept }
+// serviceFiles are what the join service keeps (servicefiles.Store), and what it is told of certificates on the state disk.
+type serviceFiles struct{ agent *Agent }
 
 // Read returns one of them.
 func (s serviceFiles) Read(name string) (content []byte, found bool, err error) {
-	err = s.look(func(m statedisk.Manifest) error {
+	if name == servicefiles.Superseded {
+		content, found = s.superseded()
+		return content, found, nil
+	}
+	err = s.agent.kept.look(func(m statedisk.Manifest) error {
 		var f statedisk.KeptFile
 		f, found = m.Files[keptService+name]
 		content = bytes.Clone(f.Content)
@@ -194,9 +200,19 @@ func (s serviceFiles) Read(name string) (content []byte, found bool, err error) 
 	return content, found, err
 }
 
+// superseded says why not all certificates of this control plane, as they lie on the state disk, are of the authorities that sign by now.
+func (s serviceFiles) superseded() (why []byte, found bool) {
+	err := kubeadm.Renewal{Read: s.agent.readState}.Current()
+	if err == nil {
+		return nil, false
+	}
+	why = []byte(err.Error())
+	return why[:min(len(why), servicefiles.MaxSuperseded)], true
+}
+
 // Write replaces one of them.
 func (s serviceFiles) Write(name string, content []byte) error {
-	return s.write(keptService+name, content)
+	return s.agent.kept.write(keptService+name, content)
 }
 
 // note returns one of the agent's own notes; empty is none.

@@ -162,6 +162,25 @@ func (r Renewal) Superseded() bool {
 	})
 }
 
+// Current returns nil if all of the renewed certificates are of the authorities that sign by now, and else why that is not so, or not
+// known. It needs Read alone.
+func (r Renewal) Current() error {
+	for _, base := range renewed {
+		certificate, err := r.certificate(base)
+		if err != nil {
+			return err
+		}
+		signed, err := r.signed(base, certificate)
+		if err != nil {
+			return err
+		}
+		if !signed {
+			return fmt.Errorf("%s.crt is not of the authority that signs by now", base)
+		}
+	}
+	return nil
+}
+
 // signed reports whether one of the renewed certificates is of the authority that signs by now: of its file the first certificate,
 // which is the one that kubeadm takes (cmd/kubeadm/app/util/pkiutil, TryLoadCertFromDisk).
 func (r Renewal) signed(base string, certificate *x509.Certificate) (bool, error) {

@@ -67,6 +67,9 @@ func TestPlanSaysWhy(t *testing.T) {
 		if superseded := c.renewal.Superseded(); superseded != strings.Contains(why, "is not of the authority") {
 			t.Errorf("%s: %q, and superseded: %t", name, why, superseded)
 		}
+		if err := (kubeadm.Renewal{Read: c.renewal.Read}).Current(); (err != nil) != c.renewal.Superseded() || err != nil && err.Error() != why {
+			t.Errorf("%s: %q, and current: %v", name, why, err)
+		}
 		if err != nil || !strings.HasPrefix(why, c.why) || (why == "") != (c.why == "") || (len(documents) == 0) != (c.why == "") {
 			t.Errorf("%s: %q with %d bytes of documents, %v; want %q", name, why, len(documents), err, c.why)
 		}
@@ -131,6 +134,9 @@ func TestPlanNeedsWhatKubeadmWrote(t *testing.T) {
 		}
 		if r.Superseded() {
 			t.Errorf("%s: what cannot be read is of an authority that was exchanged", path)
+		}
+		if read := strings.HasSuffix(path, ".crt"); (r.Current() != nil) != read {
+			t.Errorf("%s: of the authorities that sign by now are those that cannot be read: %v", path, r.Current())
 		}
 	}
 }
