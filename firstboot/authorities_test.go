@@ -96,43 +96,99 @@ func (s *stage) onDisk(t *testing.T, name string) string {
 	return filepath.Join(s.agent.StateDir, file)
 }
 
-// A control plane whose certificates are of the former CA, and cannot be made anew, does not run with them: the operator, who sees that it
-// runs, takes the next step by which others do not take them. It tries again.
-func TestSupersededCertificatesDoNotRun(t *testing.T) {
+// A control plane whose certificates are of the former CA, and cannot be made anew, goes on with them, for others still trust that CA. It
+// says so, to its join service too, and tries again in its next boot.
+func TestSupersededCertificatesAreUsedUntilMadeAnew(t *testing.T) {
+	const endpoint, peer = "192.0.2.7:6443", "/etc/kubernetes/pki/etcd/peer.key"
 	for name, c := range map[string]struct {
-		off      time.Duration
-		refuse   error
-		endpoint string
-		runs     bool
+		off          time.Duration
+		refuse, fail error
+		endpoint     string
+		tried        int
+		why          string // empty: they are made anew
 	}{
-		"with a wrong clock":                     {off: -time.Hour, endpoint: "192.0.2.7:6443"},
-		"by documents that kubeadm refuses":      {refuse: errors.New("no such field"), endpoint: "192.0.2.7:6443"},
-		"with all that it takes":                 {endpoint: "192.0.2.7:6443", runs: true},
-		"by an operator who knows no endpoint":   {runs: true},
-		"by such a one, and with a wrong clock":  {off: time.Hour},
-		"with a clock that is a little off only": {off: time.Minute, endpoint: "192.0.2.7:6443", runs: true},
+		"with a wrong clock":                     {off: -time.Hour, endpoint: endpoint, why: "the machine's clock is off by"},
+		"by documents that kubeadm refuses":      {refuse: errors.New("no such field"), endpoint: endpoint, why: "no such field"},
+		"with a kubeadm that fails":              {fail: errors.New("no room"), endpoint: endpoint, tried: 1, why: "no room"},
+		"with all that it takes":                 {endpoint: endpoint, tried: 1},
+		"by an operator who knows no endpoint":   {tried: 1},
+		"by such a one, and with a wrong clock":  {off: time.Hour, why: "the machine's clock is off by"},
+		"with a clock that is a little off only": {off: time.Minute, endpoint: endpoint, tried: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ca := returning(t, time.Now().Add(year))
 			next := nodetest.NewAuthority(t)
-			s.cluster.Remade, s.cluster.Refuse = madeBy(t, ca, next), c.refuse
-			last := s.againWith(t, &wire.Proceed{
-				NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: c.endpoint, Time: time.Now().Add(c.off).Unix(),
-				Files: s.signed(t, set{version: 2, number: 1, keyset: "keys", beside: etcdCA(next, ca)}),
-			})
-			if c.runs {
-				if !last.GetReady() || len(s.cluster.Renewals) != 1 {
-					t.Errorf("last = %v, made anew %d times", last, len(s.cluster.Renewals))
+			boot := func(s *stage, off time.Duration, tried int) {
+				t.Helper()
+				s.cluster.Remade = madeBy(t, ca, next)
+				last := s.againWith(t, &wire.Proceed{
+					NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: c.endpoint, Time: time.Now().Add(off).Unix(),
+					Files: s.signed(t, set{version: 2, number: 1, keyset: "keys", beside: etcdCA(next, ca)}),
+				})
+				if !last.GetReady() || len(s.cluster.Renewals) != tried || !s.machine.Has("start "+kubeletUnit) {
+					t.Fatalf("last = %v, kubeadm was tried %d times, the machine did %q", last, len(s.cluster.Renewals), s.machine.Did())
 				}
-				return
+				for _, left := range []string{kubeadm.RenewFile, asideDir} {
+					if s.exists(left) {
+						t.Errorf("%s is left", left)
+					}
+				}
 			}
-			if f := last.GetFailed(); f.GetCode() != "certificates-superseded" || !f.GetRetry() || s.machine.Has("start "+kubeletUnit) {
-				t.Errorf("last = %v, the machine did %q", last, s.machine.Did())
+			told := func(s *stage) bool {
+				_, found, err := serviceFiles{s.agent}.Read(servicefiles.Superseded)
+				if err != nil {
+					t.Error(err)
+				}
+				return found
 			}
-			if _, err := s.agent.readState("/etc/kubernetes/pki/etcd/peer.key"); err != nil {
-				t.Errorf("the old certificates are gone: %v", err)
+			before := s.kept(t, peer)
+			s.cluster.Refuse, s.cluster.Fail = c.refuse, c.fail
+			boot(s, c.off, c.tried)
+			if c.why != "" {
+				if d := s.document(t); d.Condition == nil || d.Condition.Code != "certificates-superseded" || d.Condition.Retry || !strings.Contains(d.Condition.Title, c.why) {
+					t.Errorf("condition %v, want certificates-superseded, because %s", d.Condition, c.why)
+				}
+				if !told(s) || s.kept(t, peer) != before {
+					t.Errorf("its join service is told: %t; the key of before is there: %t", told(s), s.kept(t, peer) == before)
+				}
+				s = s.later(t)
+				boot(s, 0, 1)
+			}
+			if d := s.document(t); d.Condition != nil || told(s) || s.kept(t, peer) == before {
+				t.Errorf("condition %v; its join service is told: %t; the key of before is there: %t", d.Condition, told(s), s.kept(t, peer) == before)
 			}
 		})
+	}
+}
+
+// A renewal whose boot was cut, and that kubeadm fails in the next one, ends with what was set aside for it. A program that whoever was
+// root left there is in no kubeconfig then.
+func TestCutRenewalEndsWithWhatWasSetAside(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year))
+	next := nodetest.NewAuthority(t)
+	old := map[string]string{}
+	for _, name := range kubeadm.Renewals() {
+		old[name] = s.kept(t, name)
+		s.put(t, map[string][]byte{aside(name): []byte(old[name])})
+	}
+	if err := s.agent.removeState(kubeadm.Renewals()...); err != nil {
+		t.Fatal(err)
+	}
+	s.put(t, map[string][]byte{
+		kubeadm.RenewFile: []byte("kind: InitConfiguration\n"), hullmark.EtcdCACertificate: slices.Concat(next.PEM, ca.PEM),
+		aside(adminConf): []byte(strings.Replace(old[adminConf], "users:", "users:\n- name: x\n  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: /var/lib/containerd/x}}", 1)),
+	})
+	s.cluster.Fail = errors.New("no room")
+	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() {
+		t.Fatalf("last = %v", last)
+	}
+	for name, want := range old {
+		if got := s.kept(t, name); got != want && name != adminConf || strings.Contains(got, "containerd") || got == "" {
+			t.Errorf("%s is not as it was:\n%s", name, got)
+		}
+	}
+	if d := s.document(t); d.Condition == nil || d.Condition.Code != "certificates-superseded" || s.exists(kubeadm.RenewFile) || s.exists(asideDir) {
+		t.Errorf("condition %v; documents are left: %t, what was set aside: %t", d.Condition, s.exists(kubeadm.RenewFile), s.exists(asideDir))
 	}
 }
 

@@ -84,14 +84,13 @@ func notYet(name cluster.CAName, left []string) error {
 			"; next: reboot control planes, give kubelets the time to ask for other certificates, or name nodes whose logs may be lost until then (--except)")
 	}
 	return errors.New("control planes would not trust each other: " + behind +
-		"; next: reboot these, one at a time; forget one that is gone for good (hullmark node remove)")
+		"; next: reboot these, one at a time; one that is behind after that says why (hullmark node status: certificates-superseded); forget one that is gone for good (hullmark node remove)")
 }
 
 // behind says of each node, by name, why the next step has to wait for it: a control plane that does not hold the keys of the last
 // rotation, so that its programs are at an earlier step, or at a later one than an old cluster file knows; and before the former CA of
-// kubelets goes, a kubelet whose certificate is of it, or that cannot be asked. A control plane's own API server says which keys it holds,
-// by what its join service notes in its record, and that server starts only once kubeadm has made its certificates by these keys: so none
-// of them is of the former CA.
+// kubelets goes, a kubelet whose certificate is of it, or that cannot be asked. A control plane's join service notes in its record which
+// keys it holds, and an earlier rotation while a certificate of its programs is of a former CA.
 func (a *API) behind(ctx context.Context, name cluster.CAName) (map[string]string, error) {
 	policy, err := a.file.Cluster.OpenPolicy()
 	if err != nil {
