@@ -13,6 +13,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/kubeadm"
 )
@@ -158,6 +159,25 @@ func TestSupersededCertificatesAreUsedUntilMadeAnew(t *testing.T) {
 				t.Errorf("condition %v; its join service is told: %t; the key of before is there: %t", d.Condition, told(s), s.kept(t, peer) == before)
 			}
 		})
+	}
+}
+
+// An init that never came to Ready goes on although the authorities were exchanged since: kubeadm, which refuses certificates of others,
+// finds none. Of an authority that stayed it finds those that it has made.
+func TestInitGoesOnAfterAnExchange(t *testing.T) {
+	for _, exchanged := range []bool{false, true} {
+		s, ca := newStage(t), nodetest.NewAuthority(t)
+		s.keep(statedisk.IntentFile, statedisk.IntentStarted)
+		s.put(t, ca.ControlPlaneDisk(t, "192.0.2.7:6443", time.Now().Add(year), "192.0.2.7"))
+		if exchanged {
+			s.put(t, map[string][]byte{hullmark.EtcdCACertificate: slices.Concat(nodetest.NewAuthority(t).PEM, ca.PEM)})
+		}
+		if last := s.restore(t, controlPlane()); !last.GetReady() || len(s.cluster.Works) != 1 || !s.cluster.Works[0].Retry {
+			t.Fatalf("exchanged %t: last = %v, work = %+v", exchanged, last, s.cluster.Works)
+		}
+		if left := s.exists("/etc/kubernetes/pki/etcd/peer.crt"); left == exchanged || !s.exists(hullmark.EtcdCACertificate) {
+			t.Errorf("exchanged %t: kubeadm found the certificates of before: %t", exchanged, left)
+		}
 	}
 }
 

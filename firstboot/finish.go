@@ -295,6 +295,12 @@ func (f *finishing) kubeadmJoin(ctx context.Context) error {
 }
 
 func (f *finishing) kubeadmInit(ctx context.Context, retry, restored bool) error {
+	// kubeadm makes what is missing, and refuses a certificate that its authority did not sign. The one that did may have been exchanged.
+	if retry && (renewing{f}).renewal().Superseded() {
+		if err := f.agent.removeState(kubeadm.Renewals()...); err != nil {
+			return fmt.Errorf("remove certificates of an authority that was exchanged: %w", err)
+		}
+	}
 	err := f.agent.Cluster.Init(ctx, run.Work{
 		Documents: f.proceed.GetKubeadmDocuments(), Addons: joinManifests(f.proceed.GetManifests()), Retry: retry, Restored: restored,
 		Report: func(p kubeadm.Phase) { f.progress(p.Name, p.Text) },
