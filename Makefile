@@ -82,7 +82,7 @@ test-capi: image ## Test the providers for Cluster API with a real API server, e
 	cd $(CAPI) && go test -tags vm -count 1 -timeout 1h -v -run '^TestRealMachine$$' ./infrastructure -args -out $(abspath $(OUT)) -hullmark $(CURDIR)/bin/hullmark
 
 .PHONY: test-quorum
-test-quorum: ## Let two and three control planes, with real members of etcd and API servers, lose their quorum, forget, come back, and go to another release.
+test-quorum: ## Let two and three control planes, with real members of etcd and API servers, lose their quorum, forget, come back, go to another release, and exchange CAs.
 	go test -tags long,quorum -count 1 -timeout 60m -v -run 'OfThree|OneOfTwo|Forgetful' ./tools/joinservice ./internal/rolling
 
 # What test-machines boots, and test-vm does not.

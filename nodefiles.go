@@ -28,6 +28,14 @@ const (
 	KubeletServingKey         = "/etc/kubernetes/pki/kubelet-serving-ca.key"
 	// KubeletTrustFile is what the API server holds kubelets to: that CA, and while it is exchanged the other one, too.
 	KubeletTrustFile = "/etc/kubernetes/pki/kubelet-serving-trust.crt"
+	// EtcdCACertificate and EtcdCAKey are etcd's CA, FrontProxyCACertificate and FrontProxyCAKey that of the front proxy, where kubeadm
+	// keeps them. The first certificate of a file signs; while it is exchanged the other one follows, which is trusted, too.
+	EtcdCACertificate       = "/etc/kubernetes/pki/etcd/ca.crt"
+	EtcdCAKey               = "/etc/kubernetes/pki/etcd/ca.key"
+	FrontProxyCACertificate = "/etc/kubernetes/pki/front-proxy-ca.crt"
+	FrontProxyCAKey         = "/etc/kubernetes/pki/front-proxy-ca.key"
+	// KubernetesCACertificate is the cluster's CA.
+	KubernetesCACertificate = "/etc/kubernetes/pki/ca.crt"
 )
 
 // NodeFile is a file of a node's state disk that somebody else than its programs writes. Its owner is root.
@@ -62,14 +70,14 @@ var nodeFiles = []NodeFile{
 	{Path: KubeletServingCertificate, Mode: 0o644, Credential: "kubelet-serving-ca.crt", Shared: true, Rotated: true, Replaced: true},
 	{Path: KubeletServingKey, Mode: 0o600, Credential: "kubelet-serving-ca.key", Shared: true, Rotated: true, Replaced: true},
 	{Path: KubeletTrustFile, Mode: 0o644, Credential: "kubelet-serving-trust.crt", Shared: true, Rotated: true, Replaced: true},
+	{Path: EtcdCACertificate, Mode: 0o644, Credential: "etcd-ca.crt", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
+	{Path: EtcdCAKey, Mode: 0o600, Credential: "etcd-ca.key", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
+	{Path: FrontProxyCACertificate, Mode: 0o644, Credential: "front-proxy-ca.crt", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
+	{Path: FrontProxyCAKey, Mode: 0o600, Credential: "front-proxy-ca.key", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
 	{Path: RotationFile, Mode: 0o600, Credential: "rotation", Shared: true, Rotated: true},
 	{Path: SettingsFile, Mode: 0o644, Credential: "settings.json", Shared: true},
-	{Path: "/etc/kubernetes/pki/ca.crt", Mode: 0o644, Credential: "ca.crt", Kubeadm: true, Shared: true},
+	{Path: KubernetesCACertificate, Mode: 0o644, Credential: "ca.crt", Kubeadm: true, Shared: true},
 	{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Credential: "ca.key", Kubeadm: true, Shared: true},
-	{Path: "/etc/kubernetes/pki/etcd/ca.crt", Mode: 0o644, Credential: "etcd-ca.crt", Kubeadm: true, Shared: true},
-	{Path: "/etc/kubernetes/pki/etcd/ca.key", Mode: 0o600, Credential: "etcd-ca.key", Kubeadm: true, Shared: true},
-	{Path: "/etc/kubernetes/pki/front-proxy-ca.crt", Mode: 0o644, Credential: "front-proxy-ca.crt", Kubeadm: true, Shared: true},
-	{Path: "/etc/kubernetes/pki/front-proxy-ca.key", Mode: 0o600, Credential: "front-proxy-ca.key", Kubeadm: true, Shared: true},
 	{Path: "/etc/kubernetes/pki/sa.key", Mode: 0o600, Credential: "sa.key", Kubeadm: true, Shared: true},
 	{Path: "/etc/kubernetes/pki/sa.pub", Mode: 0o644, Credential: "sa.pub", Kubeadm: true, Shared: true},
 	// The policy in force counts, which the service adds; and the first node's record stays with the first node.

@@ -61,14 +61,11 @@ type Cluster struct {
 	// Keeper, if it is set, wraps Keys on control planes' disks.
 	Keeper *Keeper
 	// Kubernetes, Etcd and FrontProxy are the authorities that kubeadm would otherwise make itself.
-	Kubernetes, Etcd, FrontProxy Authority
+	Kubernetes       Authority
+	Etcd, FrontProxy CA
 	// KubeletServing signs kubelets' serving certificates, and nothing else: API servers trust it for kubelets, and nobody
 	// trusts it for API servers.
-	KubeletServing Authority
-	// KubeletNext is to follow KubeletServing, and KubeletFormer went before it; one of the two is there while it is exchanged
-	// (KubeletExchange).
-	KubeletNext   *Authority
-	KubeletFormer *x509.Certificate
+	KubeletServing CA
 	// ServiceAccount signs service accounts' tokens.
 	ServiceAccount *ecdsa.PrivateKey
 	// Revision counts the file's changes.

@@ -37,11 +37,9 @@ type document struct {
 	Blind          []byte                   `json:"blind"`
 	Keeper         *keeperDoc               `json:"keeper,omitempty"`
 	Kubernetes     authorityDoc             `json:"kubernetes"`
-	Etcd           authorityDoc             `json:"etcd"`
-	FrontProxy     authorityDoc             `json:"frontProxy"`
-	KubeletServing authorityDoc             `json:"kubeletServing"`
-	KubeletNext    *authorityDoc            `json:"kubeletNext,omitempty"`
-	KubeletFormer  []byte                   `json:"kubeletFormer,omitempty"`
+	Etcd           caDoc                    `json:"etcd"`
+	FrontProxy     caDoc                    `json:"frontProxy"`
+	KubeletServing caDoc                    `json:"kubeletServing"`
 	ServiceAccount []byte                   `json:"serviceAccount"`
 	Revision       uint64                   `json:"revision,omitempty"`
 	Changed        time.Time                `json:"changed,omitzero"`
@@ -60,6 +58,13 @@ type document struct {
 type authorityDoc struct {
 	Certificate []byte `json:"certificate"`
 	Key         []byte `json:"key"`
+}
+
+// caDoc is a CA.
+type caDoc struct {
+	authorityDoc
+	Next   *authorityDoc `json:"next,omitempty"`
+	Former []byte        `json:"former,omitempty"`
 }
 
 // leaseDoc is a Lease.
@@ -81,11 +86,13 @@ func (c *Cluster) encode() ([]byte, error) {
 		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs, LentFor: c.LentFor,
 		Revision: c.Revision.Number, Changed: c.Revision.Time, Signed: c.signed,
 	}
-	if c.KubeletNext != nil {
-		d.KubeletNext = &authorityDoc{}
-	}
-	if c.KubeletFormer != nil {
-		d.KubeletFormer = c.KubeletFormer.Raw
+	for _, e := range c.exchangeable(&d) {
+		if e.ca.Next != nil {
+			e.doc.Next = &authorityDoc{}
+		}
+		if e.ca.Former != nil {
+			e.doc.Former = e.ca.Former.Raw
+		}
 	}
 	if c.lender != nil {
 		d.Lender = c.lender.String()
@@ -120,11 +127,14 @@ func (c *Cluster) encode() ([]byte, error) {
 
 // wipe clears the keys that are the document's own; the keeper's are shared with the cluster.
 func (d *document) wipe() {
-	for _, key := range [][]byte{d.Keyset, d.Blind, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key, d.KubeletServing.Key} {
+	for _, key := range [][]byte{d.Keyset, d.Blind, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key} {
 		clear(key)
 	}
-	if d.KubeletNext != nil {
-		clear(d.KubeletNext.Key)
+	for _, ca := range []caDoc{d.Etcd, d.FrontProxy, d.KubeletServing} {
+		clear(ca.Key)
+		if ca.Next != nil {
+			clear(ca.Next.Key)
+		}
 	}
 	if d.Lease != nil {
 		clear(d.Lease.Key)
@@ -139,20 +149,43 @@ type pairing struct {
 }
 
 func (c *Cluster) authorities(d *document) []pairing {
-	all := []pairing{
-		{"online CA", &c.Online, &d.Online},
-		{"Kubernetes CA", &c.Kubernetes, &d.Kubernetes},
-		{"etcd CA", &c.Etcd, &d.Etcd},
-		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy},
-		{"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
+	all := []pairing{{"online CA", &c.Online, &d.Online}, {"Kubernetes CA", &c.Kubernetes, &d.Kubernetes}}
+	for _, e := range c.exchangeable(d) {
+		all = append(all, pairing{e.name, &e.ca.Authority, &e.doc.authorityDoc})
+		if e.doc.Next != nil {
+			all = append(all, pairing{"next " + e.name, e.ca.Next, e.doc.Next})
+		}
 	}
 	if d.Lease == nil && !d.RootElsewhere { // Else there is a certificate of the root alone.
 		all = append(all, pairing{"root", &c.Root, &d.Root})
 	}
-	if d.KubeletNext != nil {
-		all = append(all, pairing{"next kubelet-serving CA", c.KubeletNext, d.KubeletNext})
-	}
 	return all
+}
+
+// exchangeable joins a CA to its place in the document.
+type exchangeable struct {
+	name string
+	ca   *CA
+	doc  *caDoc
+}
+
+func (c *Cluster) exchangeable(d *document) []exchangeable {
+	return []exchangeable{
+		{"etcd CA", &c.Etcd, &d.Etcd}, {"front-proxy CA", &c.FrontProxy, &d.FrontProxy}, {"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
+	}
+}
+
+// begin reads the CA's former certificate, and makes the place of a next one.
+func (e exchangeable) begin() (err error) {
+	if e.doc.Next != nil {
+		e.ca.Next = &Authority{}
+	}
+	if len(e.doc.Former) > 0 {
+		if e.ca.Former, err = x509.ParseCertificate(e.doc.Former); err != nil {
+			return fmt.Errorf("the former one: %w", err)
+		}
+	}
+	return e.ca.check()
 }
 
 // decode strictly reads what encode writes.
@@ -177,16 +210,10 @@ func decode(data []byte) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.KubeletNext != nil {
-		c.KubeletNext = &Authority{}
-	}
-	if len(d.KubeletFormer) > 0 {
-		if c.KubeletFormer, err = x509.ParseCertificate(d.KubeletFormer); err != nil {
-			return nil, fmt.Errorf("former kubelet-serving CA: %w", err)
+	for _, e := range c.exchangeable(&d) {
+		if err := e.begin(); err != nil {
+			return nil, fmt.Errorf("%s: %w", e.name, err)
 		}
-	}
-	if err := c.checkKubelet(); err != nil {
-		return nil, err
 	}
 	if d.Lender != "" {
 		if c.lender, err = age.ParseX25519Identity(d.Lender); err != nil {

@@ -36,14 +36,10 @@ func (c *Cluster) makeKubernetes() (err error) {
 	if c.Kubernetes, err = newAuthority("kubernetes"); err != nil {
 		return err
 	}
-	if c.Etcd, err = newAuthority("etcd-ca"); err != nil {
-		return err
-	}
-	if c.FrontProxy, err = newAuthority("front-proxy-ca"); err != nil {
-		return err
-	}
-	if c.KubeletServing, err = newAuthority("kubelet-serving-ca"); err != nil {
-		return err
+	for _, name := range CANames() {
+		if c.ca(name).Authority, err = newAuthority(name.commonName()); err != nil {
+			return err
+		}
 	}
 	c.ServiceAccount, err = newKey()
 	return err
@@ -142,7 +138,9 @@ func (c *Cluster) EtcdClient(now time.Time, validity time.Duration) (*tls.Config
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(c.Etcd.Certificate)
+	for _, certificate := range c.Etcd.certificates() {
+		roots.AddCert(certificate)
+	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: roots,
 		Certificates: []tls.Certificate{{Certificate: [][]byte{signed.Raw}, PrivateKey: key}},
@@ -203,20 +201,23 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 func (c *Cluster) keyFiles() ([]*wire.File, error) {
 	files := []*wire.File{
 		nodeFile(hullmark.RootFile, encodeCertificate(c.Root.Certificate)),
-		nodeFile(hullmark.KubeletTrustFile, c.kubeletTrust()),
+		nodeFile(hullmark.KubeletTrustFile, c.KubeletServing.trust()),
 	}
-	for base, authority := range map[string]Authority{
-		pkiDir + "ca": c.Kubernetes, pkiDir + "etcd/ca": c.Etcd, pkiDir + "front-proxy-ca": c.FrontProxy,
-		strings.TrimSuffix(hullmark.KubeletServingCertificate, ".crt"): c.KubeletServing,
-		strings.TrimSuffix(hullmark.OnlineCACertificate, ".crt"):       c.Online,
+	for certificate, a := range map[string]struct {
+		text []byte
+		key  *ecdsa.PrivateKey
+	}{
+		hullmark.KubernetesCACertificate:   {encodeCertificate(c.Kubernetes.Certificate), c.Kubernetes.Key},
+		hullmark.EtcdCACertificate:         {c.Etcd.trust(), c.Etcd.Key},
+		hullmark.FrontProxyCACertificate:   {c.FrontProxy.trust(), c.FrontProxy.Key},
+		hullmark.KubeletServingCertificate: {encodeCertificate(c.KubeletServing.Certificate), c.KubeletServing.Key},
+		hullmark.OnlineCACertificate:       {encodeCertificate(c.Online.Certificate), c.Online.Key},
 	} {
-		key, err := encodeKey(authority.Key)
+		key, err := encodeKey(a.key)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files,
-			nodeFile(base+".crt", encodeCertificate(authority.Certificate)),
-			nodeFile(base+".key", key))
+		files = append(files, nodeFile(certificate, a.text), nodeFile(strings.TrimSuffix(certificate, ".crt")+".key", key))
 	}
 	return c.addKeys(files)
 }

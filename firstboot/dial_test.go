@@ -579,9 +579,9 @@ func TestProceedIsChecked(t *testing.T) {
 	for want, spoil := range map[string]func(*wire.Proceed){
 		"discovery.conf is missing":             func(p *wire.Proceed) { p.Files = nil },
 		"pki/kubelet-serving-ca.crt is missing": func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
-		"front-proxy-ca.key is missing": func(p *wire.Proceed) {
+		"pki/ca.key is missing": func(p *wire.Proceed) {
 			full := s.secondControlPlane(t)
-			p.Role, p.Files = full.GetRole(), without(full.GetFiles(), "/etc/kubernetes/pki/front-proxy-ca.key")
+			p.Role, p.Files = full.GetRole(), without(full.GetFiles(), "/etc/kubernetes/pki/ca.key")
 		},
 		"manifests/etcd.yaml\", which kubeadm join writes itself": func(p *wire.Proceed) {
 			full := s.secondControlPlane(t)

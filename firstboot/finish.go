@@ -1,7 +1,6 @@
 package firstboot
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -189,7 +188,7 @@ func (f *finishing) startHooks(ctx context.Context) error {
 
 // placeFiles writes Proceed's files, in the place of what a join that did not end has left, and keeps no key of them in memory.
 // Those of the manifest are stored all or none: a boot that was interrupted holds the keys of an earlier rotation, or all of
-// this one.
+// this one. Authorities are among them: kubeadm's programs find those of the manifest, whatever lies on the disk.
 func (f *finishing) placeFiles() error {
 	defer wire.WipeFiles(f.proceed.GetFiles())
 	if err := f.checkOperator(); err != nil {
@@ -217,7 +216,7 @@ func (f *finishing) placeFiles() error {
 	}
 	var kept, others []*wire.File
 	for _, file := range files {
-		if _, ok := keptName(file.GetPath()); ok {
+		if _, ok := proceedName(file.GetPath()); ok {
 			kept = append(kept, file)
 		} else {
 			others = append(others, file)
@@ -241,7 +240,8 @@ func (f *finishing) placeFiles() error {
 
 // newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. What
 // comes with a rotation was held to the signed policy among it (checkRotated), whoever brought it. It is left out if the disk's
-// newest signed policy is a later one, which a node that joins refuses, or if all of it is there.
+// newest signed policy is a later one, which a node that joins refuses, or if all of it is there: whoever was root on this node could
+// have written other keys into the manifest, under the same number.
 func (f *finishing) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File, err error) {
 	i := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
 	if i < 0 {
@@ -252,9 +252,7 @@ func (f *finishing) newKeys(files []*wire.File) (others []*wire.File, mark *wire
 		return nil, nil, err
 	}
 	installed, newest := f.agent.heldPolicies()
-	text, err := f.agent.readState(hullmark.RotationFile)
-	defer clear(text)
-	same := f.comesBack && err == nil && bytes.Equal(text, files[i].GetContent()) && installed.Version == brought.Version
+	same := f.comesBack && installed.Version == brought.Version && f.agent.kept.holdsKeys(brought)
 	if brought.Version >= newest.Version && !same {
 		return slices.Concat(files[:i], files[i+1:]), files[i], nil
 	}
@@ -304,6 +302,12 @@ func (f *finishing) kubeadmJoin(ctx context.Context) error {
 }
 
 func (f *finishing) kubeadmInit(ctx context.Context, retry, restored bool) error {
+	// kubeadm makes what is missing, and refuses a certificate that its authority did not sign. The one that did may have been exchanged.
+	if retry && (renewing{f}).renewal().Superseded() {
+		if err := f.agent.removeState(kubeadm.Renewals()...); err != nil {
+			return fmt.Errorf("remove certificates of an authority that was exchanged: %w", err)
+		}
+	}
 	err := f.agent.Cluster.Init(ctx, run.Work{
 		Documents: f.proceed.GetKubeadmDocuments(), Addons: joinManifests(f.proceed.GetManifests()), Retry: retry, Restored: restored,
 		Report: func(p kubeadm.Phase) { f.progress(p.Name, p.Text) },
@@ -338,7 +342,7 @@ func (f *finishing) waitReady(ctx context.Context) error {
 // accessAs is an administrator's at its own API server on a control plane, and on a worker its kubelet's.
 func accessAs(role hullmark.Role, read func(string) ([]byte, error)) run.Access {
 	if role == hullmark.ControlPlane {
-		return run.Access{Kubeconfig: "/etc/kubernetes/admin.conf", Read: read, Local: true}
+		return run.Access{Kubeconfig: adminConf, Read: read, Local: true}
 	}
 	return run.Access{Kubeconfig: kubeletConf, Read: read}
 }

@@ -18,15 +18,18 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // The names in the manifest, by who they are for: the agent's own notes (statedisk.IntentFile is one), files that programs see in
-// keptDir, and what the join service keeps.
+// keptDir, files of a rotation that they see elsewhere, and what the join service keeps.
 const (
 	keptNotes   = "agent/"
 	keptFiles   = "files/"
+	keptPlaced  = "placed/"
 	keptService = "joinservice/"
 )
 
@@ -179,12 +182,16 @@ func (k *kept) write(name string, content []byte) error {
 	})
 }
 
-// serviceFiles are what the join service keeps (servicefiles.Store).
-type serviceFiles struct{ *kept }
+// serviceFiles are what the join service keeps (servicefiles.Store), and what it is told of certificates on the state disk.
+type serviceFiles struct{ agent *Agent }
 
 // Read returns one of them.
 func (s serviceFiles) Read(name string) (content []byte, found bool, err error) {
-	err = s.look(func(m statedisk.Manifest) error {
+	if name == servicefiles.Superseded {
+		content, found = s.superseded()
+		return content, found, nil
+	}
+	err = s.agent.kept.look(func(m statedisk.Manifest) error {
 		var f statedisk.KeptFile
 		f, found = m.Files[keptService+name]
 		content = bytes.Clone(f.Content)
@@ -193,9 +200,19 @@ func (s serviceFiles) Read(name string) (content []byte, found bool, err error) 
 	return content, found, err
 }
 
+// superseded says why not all certificates of this control plane, as they lie on the state disk, are of the authorities that sign by now.
+func (s serviceFiles) superseded() (why []byte, found bool) {
+	err := kubeadm.Renewal{Read: s.agent.readState}.Current()
+	if err == nil {
+		return nil, false
+	}
+	why = []byte(err.Error())
+	return why[:min(len(why), servicefiles.MaxSuperseded)], true
+}
+
 // Write replaces one of them.
 func (s serviceFiles) Write(name string, content []byte) error {
-	return s.write(keptService+name, content)
+	return s.agent.kept.write(keptService+name, content)
 }
 
 // note returns one of the agent's own notes; empty is none.
@@ -213,9 +230,17 @@ func keptName(name string) (string, bool) {
 	return keptFiles + rest, ok
 }
 
+// proceedName returns what the manifest calls a file of Proceed that it keeps: one of keptDir, or one that comes with a rotation.
+func proceedName(name string) (string, bool) {
+	if kept, ok := keptName(name); ok {
+		return kept, true
+	}
+	return keptPlaced + strings.TrimPrefix(name, "/"), hullmark.Rotated(name)
+}
+
 // keepFiles puts files of Proceed into the manifest, all or none of them, and takes the documents that came with an earlier
-// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then it shows all to
-// programs.
+// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then programs see what the manifest
+// holds, in keptDir and elsewhere.
 func (a *Agent) keepFiles(files []*wire.File) error {
 	err := a.kept.change(func(m *statedisk.Manifest) error {
 		if slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }) {
@@ -226,7 +251,7 @@ func (a *Agent) keepFiles(files []*wire.File) error {
 		pool, _ := keptName(hullmark.PoolFolder)
 		maps.DeleteFunc(m.Files, func(name string, _ statedisk.KeptFile) bool { return strings.HasPrefix(name, pool+"/") })
 		for _, f := range files {
-			name, ok := keptName(f.GetPath())
+			name, ok := proceedName(f.GetPath())
 			if !ok {
 				return fmt.Errorf("%.80q is not kept in the manifest", f.GetPath())
 			}
@@ -237,7 +262,55 @@ func (a *Agent) keepFiles(files []*wire.File) error {
 	if err != nil {
 		return err
 	}
-	return a.kept.look(a.showFiles)
+	changed := false
+	err = a.kept.look(func(m statedisk.Manifest) (err error) {
+		changed, err = placeKept(a.StateDir, m)
+		return errors.Join(a.showFiles(m), err)
+	})
+	if err != nil || !changed {
+		return err
+	}
+	return a.syncState()
+}
+
+// placeKept writes what the manifest has for other folders than keptDir in the place of what the state disk, mounted at dir, has there,
+// and reports whether that was something else. So a boot that was cut leaves nothing half written, and blocks that the host put back
+// bring no authority back that was exchanged. What comes with no rotation is not placed: whoever was root on the node could have put it
+// there, as a static pod, or as a kubeconfig that names a program.
+func placeKept(dir string, m statedisk.Manifest) (changed bool, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	for name, f := range m.Files {
+		rest := strings.TrimPrefix(name, keptPlaced)
+		if kept, ok := proceedName("/" + rest); !ok || kept != name {
+			continue
+		}
+		file, err := place("/" + rest)
+		if err != nil {
+			return changed, err
+		}
+		if isPlaced(root, file, f) {
+			continue
+		}
+		if err := writeFile(root, file, f.Content, fs.FileMode(f.Mode)); err != nil {
+			return changed, fmt.Errorf("/%s: %w", rest, err)
+		}
+		changed = true
+	}
+	return changed, nil
+}
+
+// isPlaced reports whether a file of the state disk is as it is to be.
+func isPlaced(root *os.Root, name string, f statedisk.KeptFile) bool {
+	if info, err := root.Lstat(name); err != nil || info.Mode() != fs.FileMode(f.Mode) {
+		return false // A link is no regular file, whatever it leads to.
+	}
+	held, err := statedisk.ReadRegular(root, name, maxStateFile)
+	defer clear(held)
+	return err == nil && bytes.Equal(held, f.Content)
 }
 
 // showFiles writes what programs see to the RAM disk: they read nothing of it from the disk, whose host could exchange it

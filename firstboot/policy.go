@@ -13,6 +13,7 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
@@ -170,4 +171,22 @@ func (a *Agent) heldPolicies() (installed, newest signedPolicy) {
 		}
 	}
 	return installed, newest
+}
+
+// holdsKeys reports whether the manifest has the very keys that a signed policy commits to.
+func (k *kept) holdsKeys(p signedPolicy) (held bool) {
+	err := k.look(func(m statedisk.Manifest) error {
+		content := func(path string) []byte {
+			name, _ := proceedName(path)
+			return m.Files[name].Content
+		}
+		rotation, err := hullmark.ParseKeyRotation(content(hullmark.RotationFile))
+		if err != nil {
+			return err
+		}
+		defer rotation.Blind.Wipe()
+		held = rotation.Number == p.Rotation && hullmark.DigestKeys(rotation, content) == p.Keys
+		return nil
+	})
+	return err == nil && held
 }

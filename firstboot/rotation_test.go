@@ -201,6 +201,15 @@ func TestUnsignedKeysAreRefused(t *testing.T) {
 		"an old keyset by the new policy": {func(s *stage) []*wire.File {
 			return replace(s.signed(t, own), hullmark.PolicyFile, string(wire.ContentOf(s.signed(t, next))(hullmark.PolicyFile)))
 		}, "of rotation 1, and the signed policy says 2"},
+		"another CA of etcd": {func(s *stage) []*wire.File {
+			return replace(s.signed(t, next), hullmark.EtcdCACertificate, "foreign")
+		}, "not those that the signed policy commits to"},
+		"the front proxy's CA of before": {func(s *stage) []*wire.File {
+			return replace(s.signed(t, set{version: next.version, number: next.number, keyset: "brought", beside: []*wire.File{{Path: hullmark.FrontProxyCAKey, Content: []byte("next"), Mode: 0o600}}}), hullmark.FrontProxyCAKey, "former")
+		}, "not those that the signed policy commits to"},
+		"an authority alone": {func(*stage) []*wire.File {
+			return []*wire.File{{Path: hullmark.EtcdCAKey, Content: []byte("foreign"), Mode: 0o600}}
+		}, "policy: it is empty"},
 		"a policy of another root": {func(*stage) []*wire.File { return next.by(t, stranger, root) }, "has not handed over"},
 		"a changed policy": {func(s *stage) []*wire.File {
 			files := s.signed(t, next)

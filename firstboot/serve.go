@@ -47,7 +47,7 @@ func (a *Agent) serve(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("wait for the join service: %w", err), listener.Close())
 	}
 	defer files.Close()
-	go func() { _ = servicefiles.Serve(files, serviceFiles{&a.kept}) }()
+	go func() { _ = servicefiles.Serve(files, serviceFiles{a}) }()
 	return a.serveOn(ctx, listener, credentials.NewTLS(tls))
 }
 

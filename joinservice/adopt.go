@@ -55,7 +55,7 @@ func (s *Service) adoptAddresses(ctx context.Context, last *stored, own []netip.
 
 // Boot is what a control plane's own service says of the boot that both run in.
 type Boot struct {
-	// Rotation is that of its keys, and Kubernetes its release.
+	// Rotation is that of the keys by which its programs run, and Kubernetes its release.
 	Rotation   uint64
 	Kubernetes hullmark.Version
 	// Document is the accepted one whose registers it shows; zero if that is not known.

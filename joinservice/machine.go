@@ -28,7 +28,8 @@ type Machine struct {
 	Kubernetes hullmark.Version `json:"kubernetes,omitzero"`
 	// Root is the one that its configuration named at its last ticket; zero is the cluster's first.
 	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
-	// Rotation is that of the keys that a control plane holds in this boot, as its own join service said.
+	// Rotation is that of the keys by which a control plane runs in this boot, as its own join service said: an earlier one than it holds
+	// while its programs have certificates of an authority that was exchanged.
 	Rotation uint64 `json:"rotation,omitempty"`
 	// Record is that of its state disk.
 	Record Record `json:"disk"`

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
@@ -42,6 +43,17 @@ const (
 // renewed are the certificates of a control plane that kubeadm makes, below pkiDir and without ending.
 var renewed = []string{
 	"apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-client", "etcd/server", "etcd/peer", "etcd/healthcheck-client",
+}
+
+// signerOf returns the file of the authority that signs one of the renewed certificates.
+func signerOf(base string) string {
+	switch {
+	case strings.HasPrefix(base, "etcd/") || base == "apiserver-etcd-client":
+		return hullmark.EtcdCACertificate
+	case base == "front-proxy-client":
+		return hullmark.FrontProxyCACertificate
+	}
+	return hullmark.KubernetesCACertificate
 }
 
 // Renewals returns the files that a renewal makes anew, so that they have to be removed before.
@@ -83,8 +95,8 @@ func (r Renewal) Interrupted() ([]byte, error) {
 }
 
 // Plan returns the documents with which kubeadm makes the node's certificates and kubeconfigs anew, and why that is due: a
-// certificate ends soon, or the API server's lacks a name, or admin.conf leads elsewhere. It returns none if all is well. Names
-// that the old certificates are for, the new ones are for, too.
+// certificate ends soon, or is of an authority that was exchanged, or the API server's lacks a name, or admin.conf leads elsewhere. It
+// returns none if all is well. Names that the old certificates are for, the new ones are for, too.
 func (r Renewal) Plan() (documents []byte, why string, err error) {
 	if documents, why, err = r.plan(); err != nil {
 		return nil, "", fmt.Errorf("renew certificates: %w", err)
@@ -98,7 +110,15 @@ func (r Renewal) plan() (documents []byte, why string, err error) {
 		if certificates[base], err = r.certificate(base); err != nil {
 			return nil, "", err
 		}
-		if end := certificates[base].NotAfter; why == "" && end.Sub(r.Now) < renewBefore {
+		signed, err := r.signed(base, certificates[base])
+		if err != nil {
+			return nil, "", err
+		}
+		switch end := certificates[base].NotAfter; {
+		case why != "":
+		case !signed:
+			why = fmt.Sprintf("%s.crt is not of the authority that signs by now", base)
+		case end.Sub(r.Now) < renewBefore:
 			why = fmt.Sprintf("%s.crt ends on %s", base, end.UTC().Format(time.DateOnly))
 		}
 	}
@@ -129,19 +149,64 @@ func (r Renewal) KubeletEnded() bool {
 // kubeletMargin is how much longer a kubelet's certificate has to last for a control plane to start with it.
 const kubeletMargin = 10 * time.Minute
 
+// Superseded reports that a certificate is of another authority than the one that signs by now: it was exchanged. What cannot be read
+// is not.
+func (r Renewal) Superseded() bool {
+	return slices.ContainsFunc(renewed, func(base string) bool {
+		certificate, err := r.certificate(base)
+		if err != nil {
+			return false
+		}
+		signed, err := r.signed(base, certificate)
+		return err == nil && !signed
+	})
+}
+
+// Current returns nil if all of the renewed certificates are of the authorities that sign by now, and else why that is not so, or not
+// known. It needs Read alone.
+func (r Renewal) Current() error {
+	for _, base := range renewed {
+		certificate, err := r.certificate(base)
+		if err != nil {
+			return err
+		}
+		signed, err := r.signed(base, certificate)
+		if err != nil {
+			return err
+		}
+		if !signed {
+			return fmt.Errorf("%s.crt is not of the authority that signs by now", base)
+		}
+	}
+	return nil
+}
+
+// signed reports whether one of the renewed certificates is of the authority that signs by now: of its file the first certificate,
+// which is the one that kubeadm takes (cmd/kubeadm/app/util/pkiutil, TryLoadCertFromDisk).
+func (r Renewal) signed(base string, certificate *x509.Certificate) (bool, error) {
+	authority, err := r.read(signerOf(base))
+	return err == nil && certificate.CheckSignatureFrom(authority) == nil, err
+}
+
 // certificate reads one of the renewed certificates.
 func (r Renewal) certificate(base string) (*x509.Certificate, error) {
-	text, err := r.Read(path.Join(pkiDir, base+".crt"))
+	return r.read(path.Join(pkiDir, base+".crt"))
+}
+
+// read reads the first certificate of a file.
+func (r Renewal) read(name string) (*x509.Certificate, error) {
+	text, err := r.Read(name)
 	if err != nil {
 		return nil, err
 	}
+	short := strings.TrimPrefix(name, pkiDir+"/")
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, fmt.Errorf("%s.crt: no PEM", base)
+		return nil, fmt.Errorf("%s: no PEM", short)
 	}
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("%s.crt: %w", base, err)
+		return nil, fmt.Errorf("%s: %w", short, err)
 	}
 	return certificate, nil
 }

@@ -3,10 +3,12 @@ package kubeadm_test
 import (
 	"io/fs"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/kubeadm"
 )
@@ -34,6 +36,12 @@ func TestPlanSaysWhy(t *testing.T) {
 	oneOld := maps.Clone(good)
 	oneOld["/etc/kubernetes/pki/etcd/peer.crt"] = old["/etc/kubernetes/pki/etcd/peer.crt"]
 	moved := ca.ControlPlaneDisk(t, "192.0.2.7:6443", fresh, "kubernetes", "api.example.net")
+	next := nodetest.NewAuthority(t)
+	signedBy := func(authority string, signs, trusted *nodetest.Authority) map[string][]byte {
+		files := maps.Clone(good)
+		files[authority] = slices.Concat(signs.PEM, trusted.PEM)
+		return files
+	}
 	for name, c := range map[string]struct {
 		renewal kubeadm.Renewal
 		why     string
@@ -46,8 +54,22 @@ func TestPlanSaysWhy(t *testing.T) {
 		"written otherwise":   {renewal(good, "API.example.net:6443"), "admin.conf names"}, // but its certificate is for it
 		"another name":        {renewal(good, endpoint, "*.example.net"), "apiserver.crt is not for *.example.net"},
 		"admin.conf is older": {renewal(moved, endpoint), "admin.conf names https://192.0.2.7:6443"},
+		"a CA is to follow":   {renewal(signedBy(hullmark.EtcdCACertificate, ca, next), endpoint), ""},
+		"etcd's followed":     {renewal(signedBy(hullmark.EtcdCACertificate, next, ca), endpoint), "apiserver-etcd-client.crt is not of the authority"},
+		"the proxy's followed": {
+			renewal(signedBy(hullmark.FrontProxyCACertificate, next, ca), endpoint), "front-proxy-client.crt is not of the authority",
+		},
+		"the cluster's followed": {
+			renewal(signedBy(hullmark.KubernetesCACertificate, next, ca), endpoint), "apiserver.crt is not of the authority",
+		},
 	} {
 		documents, why, err := c.renewal.Plan()
+		if superseded := c.renewal.Superseded(); superseded != strings.Contains(why, "is not of the authority") {
+			t.Errorf("%s: %q, and superseded: %t", name, why, superseded)
+		}
+		if err := (kubeadm.Renewal{Read: c.renewal.Read}).Current(); (err != nil) != c.renewal.Superseded() || err != nil && err.Error() != why {
+			t.Errorf("%s: %q, and current: %v", name, why, err)
+		}
 		if err != nil || !strings.HasPrefix(why, c.why) || (why == "") != (c.why == "") || (len(documents) == 0) != (c.why == "") {
 			t.Errorf("%s: %q with %d bytes of documents, %v; want %q", name, why, len(documents), err, c.why)
 		}
@@ -92,6 +114,8 @@ func TestPlanNeedsWhatKubeadmWrote(t *testing.T) {
 	ca := nodetest.NewAuthority(t)
 	for path, text := range map[string]string{
 		"/etc/kubernetes/pki/etcd/peer.crt":             "no PEM",
+		hullmark.EtcdCACertificate:                      "no PEM",
+		hullmark.FrontProxyCACertificate:                "", // gone
 		"/etc/kubernetes/pki/apiserver.crt":             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
 		"/etc/kubernetes/pki/front-proxy-client.crt":    "", // gone
 		"/etc/kubernetes/admin.conf":                    "clusters: []",
@@ -107,6 +131,12 @@ func TestPlanNeedsWhatKubeadmWrote(t *testing.T) {
 		}
 		if _, why, err := r.Plan(); err == nil {
 			t.Errorf("%s: planned without an error: %q", path, why)
+		}
+		if r.Superseded() {
+			t.Errorf("%s: what cannot be read is of an authority that was exchanged", path)
+		}
+		if read := strings.HasSuffix(path, ".crt"); (r.Current() != nil) != read {
+			t.Errorf("%s: of the authorities that sign by now are those that cannot be read: %v", path, r.Current())
 		}
 	}
 }

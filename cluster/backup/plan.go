@@ -28,10 +28,12 @@ const (
 
 // never begin the keys of what no cluster begins with: addresses of API servers that are
 // gone, tokens that let machines join, requests for certificates that nobody waits for, and the
-// records, claims and groups' lists that the plan does not change.
+// records, claims and groups' lists that the plan does not change. Authorities by which servers of
+// aggregated APIs know API servers may have been exchanged since, and API servers would keep them there.
 var never = []string{
 	machineKeys, nameKeys, addressKeys, groupKeys,
 	"/registry/masterleases/",
+	"/registry/configmaps/kube-system/extension-apiserver-authentication",
 	"/registry/secrets/kube-system/bootstrap-token-",
 	"/registry/certificatesigningrequests/",
 }

@@ -52,7 +52,7 @@ func TestPrepare(t *testing.T) {
 		"/registry/secrets/default/bootstrap-token-abcdef", "/registry/leases/kube-system/w2", "compact_rev_key",
 	}
 	dropped := []string{
-		"/registry/configmaps/hullmark/policy", "/registry/configmaps/hullmark/document.ab", "/registry/masterleases/192.0.2.1",
+		"/registry/configmaps/kube-system/extension-apiserver-authentication", "/registry/configmaps/hullmark/policy", "/registry/configmaps/hullmark/document.ab", "/registry/masterleases/192.0.2.1",
 		"/registry/secrets/kube-system/bootstrap-token-abcdef", "/registry/certificatesigningrequests/csr-1",
 	}
 	for _, key := range append(slices.Clone(kept), dropped...) {

@@ -19,18 +19,33 @@ import (
 // Rotation is a kind of key that can be exchanged while a cluster lives.
 type Rotation string
 
-// The kinds of keys, as cluster.Cluster explains them.
+// The kinds of keys, as cluster.Cluster explains them. Those of cluster.CANames are exchanged in three steps.
 const (
-	RotateKeyset    Rotation = "keyset"
-	RotateOnlineCA  Rotation = "online-ca"
-	RotateKubeletCA Rotation = "kubelet-ca"
-	RotateRoot      Rotation = "root"
+	RotateKeyset       Rotation = "keyset"
+	RotateOnlineCA     Rotation = "online-ca"
+	RotateKubeletCA             = Rotation(cluster.KubeletCA)
+	RotateEtcdCA                = Rotation(cluster.EtcdCA)
+	RotateFrontProxyCA          = Rotation(cluster.FrontProxyCA)
+	RotateRoot         Rotation = "root"
 )
 
-// Valid reports whether r is one of the kinds.
-func (r Rotation) Valid() bool {
-	return slices.Contains([]Rotation{RotateKeyset, RotateOnlineCA, RotateKubeletCA, RotateRoot}, r)
+// rotations are all kinds, in the order in which people are told them.
+var rotations = []Rotation{RotateKeyset, RotateOnlineCA, RotateKubeletCA, RotateEtcdCA, RotateFrontProxyCA, RotateRoot}
+
+// Rotations names all kinds, for people, with separator between them, and last before the last one.
+func Rotations(separator, last string) string {
+	var names []string
+	for _, r := range rotations {
+		names = append(names, string(r))
+	}
+	return strings.Join(names[:len(names)-1], separator) + last + names[len(names)-1]
 }
+
+// Valid reports whether r is one of the kinds.
+func (r Rotation) Valid() bool { return slices.Contains(rotations, r) }
+
+// inSteps reports whether it is a CA that is exchanged in steps.
+func (r Rotation) inSteps() bool { return slices.Contains(cluster.CANames(), cluster.CAName(r)) }
 
 // RotateOptions say what is needed beside the cluster file.
 type RotateOptions struct {
@@ -46,6 +61,8 @@ type RotateOptions struct {
 type Rotated struct {
 	// Begun says that an exchange of roots which was begun before is in the cluster now, and nothing else was exchanged.
 	Begun bool
+	// Ended says that the exchange of a CA, all of whose steps were taken before, has ended now, and nothing else was exchanged.
+	Ended bool
 	// Next is what the operator has to do once control planes have booted with the new keys; it may be empty.
 	Next string
 }
@@ -53,7 +70,7 @@ type Rotated struct {
 // keeperTime bounds the asking of a keeper that does not answer.
 const keeperTime = time.Minute
 
-// Rotate exchanges keys in the cluster file, once, or takes the exchange of the CA of kubelets one step on, and brings the policy
+// Rotate exchanges keys in the cluster file, once, or takes the exchange of a CA one step on, and brings the policy
 // that says so to the cluster. Control planes get new keys at their next boot. A keeper's errors carry its condition.
 func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotated, error) {
 	if len(o.Except) > 0 && what != RotateKubeletCA {
@@ -62,12 +79,17 @@ func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotat
 	if o.Root != nil && what != RotateRoot {
 		return Rotated{}, as(ErrUsage, fmt.Errorf("%s: --next-root-public-key is for %s alone", what, RotateRoot))
 	}
+	if what.inSteps() {
+		if err := checkLent(a.file.Cluster, cluster.CAName(what)); err != nil {
+			return Rotated{}, err
+		}
+	}
 	begun, err := a.catchUp(ctx)
 	if err != nil || begun && what == RotateRoot {
 		return Rotated{Begun: begun}, err
 	}
-	if what == RotateKubeletCA {
-		return a.rotateKubelet(ctx, o.Except)
+	if what.inSteps() {
+		return a.rotateCA(ctx, cluster.CAName(what), o.Except)
 	}
 	if err := a.replace(ctx, what, o); err != nil {
 		return Rotated{}, err
@@ -92,7 +114,7 @@ func (a *API) replace(ctx context.Context, what Rotation, o RotateOptions) error
 			}
 			return c.RotateRoot()
 		}
-		return as(ErrUsage, fmt.Errorf("%q: want keyset, online-ca, kubelet-ca or root", what))
+		return as(ErrUsage, fmt.Errorf("%q: want %s", what, Rotations(", ", " or ")))
 	})
 }
 

@@ -1,5 +1,6 @@
 // Package servicefiles is how the join service of a control plane keeps what it has to know at its next start: its node's agent
-// puts it into the manifest of the state disk (docs/state-disk.md, The manifest), whose host so cannot exchange one file of it.
+// puts it into the manifest of the state disk (docs/state-disk.md, The manifest), whose host so cannot exchange one file of it. By the
+// same way the service learns of its node's certificates, which it cannot read.
 package servicefiles
 
 import (
@@ -20,10 +21,16 @@ const (
 	ControlPlanes = "control-planes.json"
 	// OutageOver names the boot whose outage is over.
 	OutageOver = "outage-over"
+	// Superseded is there as long as not all certificates that kubeadm made on this control plane are of the authorities that sign by now,
+	// and says why not. The agent looks at the state disk for each reading of it, and lets nobody write it.
+	Superseded = "superseded"
 )
 
 // limits are the largest contents, in bytes.
-var limits = map[string]int{Policy: 4 << 20, ControlPlanes: 1 << 20, OutageOver: 64}
+var limits = map[string]int{Policy: 4 << 20, ControlPlanes: 1 << 20, OutageOver: 64, Superseded: MaxSuperseded}
+
+// MaxSuperseded is how long the content of Superseded may be, in bytes.
+const MaxSuperseded = 4 << 10
 
 // maxLine bounds the line before a content, in bytes.
 const maxLine = 16 << 10
@@ -62,8 +69,8 @@ func (q request) check() error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%.80q is no file that a join service keeps", q.Name)
-	case q.Op != opRead && q.Op != opWrite || q.Op == opRead && q.Size != 0:
-		return fmt.Errorf("operation %.20q with %d bytes", q.Op, q.Size)
+	case q.Op != opRead && q.Op != opWrite || q.Op == opRead && q.Size != 0 || q.Op == opWrite && q.Name == Superseded:
+		return fmt.Errorf("operation %.20q of %s with %d bytes", q.Op, q.Name, q.Size)
 	case q.Size < 0 || q.Size > limit:
 		return fmt.Errorf("%s: %d bytes, at most %d are allowed", q.Name, q.Size, limit)
 	}

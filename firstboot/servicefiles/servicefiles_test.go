@@ -54,6 +54,9 @@ func TestFilesAreKept(t *testing.T) {
 	remote, _ := served(t, store)
 	for name, files := range map[string]Files{"by the agent": remote, "in a folder": {Folder: t.TempDir()}} {
 		for file, limit := range limits {
+			if file == Superseded {
+				continue // TestSupersededIsRead
+			}
 			if _, err := files.File(file).Read(); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s %s: %v before it was written", file, name, err)
 			}
@@ -67,8 +70,25 @@ func TestFilesAreKept(t *testing.T) {
 			}
 		}
 	}
-	if len(store.files) != len(limits) {
+	if len(store.files) != len(limits)-1 {
 		t.Errorf("the agent keeps %d files", len(store.files))
+	}
+}
+
+// What the agent says of certificates is read, and written by nobody.
+func TestSupersededIsRead(t *testing.T) {
+	store := memory{files: map[string]string{}}
+	remote, _ := served(t, store)
+	file := remote.File(Superseded)
+	if _, err := file.Read(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of certificates that are as they are to be: %v", err)
+	}
+	store.files[Superseded] = strings.Repeat("x", MaxSuperseded)
+	if got, err := file.Read(); err != nil || len(got) != MaxSuperseded {
+		t.Errorf("of others: %d bytes, %v", len(got), err)
+	}
+	if err := file.Write(nil); err == nil {
+		t.Error("it was written")
 	}
 }
 
@@ -129,6 +149,7 @@ func TestRequestsAreRefused(t *testing.T) {
 	for name, text := range map[string]string{
 		"another file":     `{"op":"read","name":"../agent/kubeadm"}` + "\n",
 		"the keyset":       `{"op":"read","name":"keyset.json"}` + "\n",
+		"read alone":       `{"op":"write","name":"superseded","size":1}` + "\n" + "x",
 		"another op":       `{"op":"remove","name":"policy.json"}` + "\n",
 		"an unknown field": `{"op":"read","name":"policy.json","mode":438}` + "\n",
 		"two values":       `{"op":"read","name":"policy.json"}{}` + "\n",

@@ -3,6 +3,8 @@
 package build
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -114,4 +116,92 @@ func TestKubeadmRenews(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Of a file with two authorities kubeadm signs with the first one, and takes the other along: so an exchange of etcd's CA, or of the
+// front proxy's, goes on. Certificates of the former one are found, and made anew; nothing is to be done before that and after.
+func TestRenewalInAnExchange(t *testing.T) {
+	n := renewedNode{t.TempDir(), kubernetesBundle(t)}
+	other := renewedNode{t.TempDir(), n.bundle}
+	p := clusterParams()
+	p.Profile = kubeadm.Slow
+	documents, err := kubeadm.InitDocuments(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.phases(t, documents)
+	other.phases(t, documents) // makes authorities that are to follow
+	patched := strings.Replace(string(documents), kubeadm.PatchesDir, filepath.Join(n.bundle, kubeadm.PatchesDir), 1)
+	if err := os.Rename(dryRun(t.Context(), t, n.bundle, patched), filepath.Join(n.dir, "manifests")); err != nil {
+		t.Fatal(err)
+	}
+	plan := func(want string) []byte {
+		t.Helper()
+		documents, why, err := n.renewal(time.Now(), "10.0.2.15:6443").Plan()
+		if why != want || err != nil {
+			t.Fatalf("to be renewed is %q, %v; want %q", why, err, want)
+		}
+		return documents
+	}
+	for _, c := range []struct{ authority, first, leaf string }{
+		{"/etc/kubernetes/pki/etcd/ca", "apiserver-etcd-client", "etcd/peer"}, {"/etc/kubernetes/pki/front-proxy-ca", "front-proxy-client", "front-proxy-client"},
+	} {
+		own, next, key := n.read(t, c.authority+".crt"), other.read(t, c.authority+".crt"), other.read(t, c.authority+".key")
+		before := n.read(t, "/etc/kubernetes/pki/"+c.leaf+".crt")
+		n.write(t, c.authority+".crt", own+next)
+		n.phases(t, documents)
+		if plan(""); n.read(t, "/etc/kubernetes/pki/"+c.leaf+".crt") != before {
+			t.Errorf("%s was made anew before the next authority signs", c.leaf)
+		}
+		n.write(t, c.authority+".crt", next+own)
+		n.write(t, c.authority+".key", key)
+		renewing := plan(c.first + ".crt is not of the authority that signs by now")
+		for _, path := range kubeadm.Renewals() {
+			if err := os.Remove(n.file(path)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.phases(t, renewing)
+		plan("")
+		if err := parse(t, n.read(t, "/etc/kubernetes/pki/"+c.leaf+".crt")).CheckSignatureFrom(parse(t, next)); err != nil {
+			t.Errorf("%s: %v", c.leaf, err)
+		}
+		if n.read(t, c.authority+".crt") != next+own {
+			t.Errorf("kubeadm has changed %s.crt", c.authority)
+		}
+		n.write(t, c.authority+".crt", next)
+		n.phases(t, renewing)
+		plan("")
+	}
+}
+
+// read and write are for a file by the path that programs see.
+func (n renewedNode) read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(n.file(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (n renewedNode) write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(n.file(path), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// parse reads the first certificate of a text.
+func parse(t *testing.T, text string) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode([]byte(text))
+	if block == nil {
+		t.Fatalf("no PEM: %s", text)
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate
 }

@@ -13,6 +13,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/hullmark/hullmark"
 )
 
 // Authority is a CA of a test, with the certificate in PEM.
@@ -105,7 +107,7 @@ current-context: node@kubernetes
 
 // ControlPlaneDisk is what kubeadm has written on a control plane at 192.0.2.7, as far as it matters when certificates are made
 // anew, by the paths that programs see: certificates that end at a time, those of servers for names, the API server's manifest,
-// and an admin.conf for an endpoint.
+// and an admin.conf for an endpoint; with the authority's certificate in the place of all that sign these.
 func (a *Authority) ControlPlaneDisk(t testing.TB, endpoint string, end time.Time, names ...string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{
@@ -118,6 +120,9 @@ spec:
   containers:
   - command: [kube-apiserver, --advertise-address=192.0.2.7, --secure-port=6443, --service-cluster-ip-range=10.96.0.0/12]
 `),
+	}
+	for _, authority := range []string{hullmark.KubernetesCACertificate, hullmark.EtcdCACertificate, hullmark.FrontProxyCACertificate} {
+		files[authority] = a.PEM
 	}
 	for base, names := range map[string][]string{
 		"apiserver": names, "etcd/server": {"etcd.example.net", "192.0.2.7"}, "etcd/peer": {"192.0.2.7"},

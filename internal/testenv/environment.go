@@ -31,7 +31,7 @@ import (
 
 // Environment is one running API. Its methods are for one goroutine; its configurations are for any.
 type Environment struct {
-	// Cluster holds the keys; Kubernetes, Etcd and ServiceAccount are in use.
+	// Cluster holds the keys; all but those of Hullmark's own are in use.
 	Cluster *cluster.Cluster
 	// Address is the API server's host:port. Its certificate is for kubernetes, localhost and 127.0.0.1.
 	Address string
@@ -146,8 +146,9 @@ func (r *Environment) writeKeys(context.Context) error {
 	return errors.Join(
 		r.writeLeaf("apiserver", r.Cluster.Kubernetes, leaf{name: "kube-apiserver", usages: both[:1], loopback: true}),
 		r.writeLeaf("apiserver-kubelet-client", r.Cluster.Kubernetes, leaf{name: "kube-apiserver-kubelet-client", groups: []string{"kubeadm:cluster-admins"}, usages: both[1:]}),
-		r.writeLeaf("etcd/server", r.Cluster.Etcd, leaf{name: "etcd", usages: both, loopback: true}),
-		r.writeLeaf("apiserver-etcd-client", r.Cluster.Etcd, leaf{name: "kube-apiserver-etcd-client", usages: both[1:]}),
+		r.writeLeaf("etcd/server", r.Cluster.Etcd.Authority, leaf{name: "etcd", usages: both, loopback: true}),
+		r.writeLeaf("apiserver-etcd-client", r.Cluster.Etcd.Authority, leaf{name: "kube-apiserver-etcd-client", usages: both[1:]}),
+		r.writeLeaf("front-proxy-client", r.Cluster.FrontProxy.Authority, leaf{name: "front-proxy-client", usages: both[1:]}),
 	)
 }
 
@@ -249,6 +250,9 @@ func (r *Environment) StartAPI(ctx context.Context) (err error) {
 		"--service-account-key-file="+r.pki("sa.pub"), "--service-account-signing-key-file="+r.pki("sa.key"),
 		"--kubelet-client-certificate="+r.pki("apiserver-kubelet-client.crt"), "--kubelet-client-key="+r.pki("apiserver-kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
+		"--requestheader-client-ca-file="+r.pki("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file="+r.pki("front-proxy-client.crt"), "--proxy-client-key-file="+r.pki("front-proxy-client.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth=true", "--allow-privileged=true")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // Etcd is an etcd of several members on loopback, each at an address of its
 // own, with a cluster file's keys and the settings that kubeadm would give them.
 type Etcd struct {
-	authority            cluster.Authority
+	cluster              *cluster.Cluster
 	bin, dir             string
 	clientPort, peerPort string
 	running              map[string]*Process
@@ -30,7 +30,7 @@ func NewEtcd(ctx context.Context, dir string, c *cluster.Cluster) (*Etcd, error)
 	if err != nil {
 		return nil, fmt.Errorf("testenv: %w", err)
 	}
-	e := &Etcd{authority: c.Etcd, bin: bin, dir: dir, running: map[string]*Process{}}
+	e := &Etcd{cluster: c, bin: bin, dir: dir, running: map[string]*Process{}}
 	for _, port := range []*string{&e.clientPort, &e.peerPort} {
 		address, err := FreeAddress()
 		if err != nil {
@@ -101,7 +101,7 @@ func (e *Etcd) start(name string, at netip.Addr, state string, all []string) err
 }
 
 func (e *Etcd) writeMemberKeys(dir string, at netip.Addr) error {
-	certificate, key, err := sign(e.authority, leaf{
+	certificate, key, err := sign(e.cluster.Etcd.Authority, leaf{
 		name: "member", addresses: []net.IP{at.AsSlice()}, loopback: true,
 		usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
@@ -110,7 +110,7 @@ func (e *Etcd) writeMemberKeys(dir string, at netip.Addr) error {
 	}
 	return errors.Join(
 		os.MkdirAll(dir, 0o700),
-		os.WriteFile(filepath.Join(dir, "ca.crt"), encode("CERTIFICATE", e.authority.Certificate.Raw), 0o600),
+		os.WriteFile(filepath.Join(dir, "ca.crt"), e.cluster.CATrust(cluster.EtcdCA), 0o600),
 		os.WriteFile(filepath.Join(dir, "member.crt"), certificate, 0o600),
 		os.WriteFile(filepath.Join(dir, "member.key"), key, 0o600))
 }

@@ -96,6 +96,16 @@ func (p *Plane) Halt(grace time.Duration, ordered bool) error {
 	return errors.Join(<-api, err)
 }
 
+// Exchange has the next Boot go on with the keys of c, as a control plane does that was brought them at its boot, and that had kubeadm make
+// its certificates anew.
+func (p *Plane) Exchange(ctx context.Context, c *cluster.Cluster) error {
+	p.mutex.Lock()
+	p.members.cluster = c
+	p.mutex.Unlock()
+	p.Cluster = c
+	return p.writeKeys(ctx)
+}
+
 // Boot starts both again, and returns when the API server is ready.
 func (p *Plane) Boot(ctx context.Context) error {
 	p.mutex.Lock()

@@ -374,9 +374,9 @@ func TestKubeletCAIsExchangedWhileLogsAreRead(t *testing.T) {
 			t.Errorf("%s: kubectl logs says %q", when, output)
 		}
 	}
-	step := func(do func() error) {
+	step := func(do func(cluster.CAName) error) {
 		t.Helper()
-		if err := do(); err != nil {
+		if err := do(cluster.KubeletCA); err != nil {
 			t.Fatal(err)
 		}
 		if err := api.Reboot(t.Context()); err != nil {
@@ -391,17 +391,17 @@ func TestKubeletCAIsExchangedWhileLogsAreRead(t *testing.T) {
 	before := c.KubeletServing.Certificate
 	old := signedServing(t, "w42", "127.0.0.1")
 	logs("at first", true, old)
-	step(c.TrustKubeletCA)
+	step(c.TrustCA)
 	logs("while the next CA is trusted", true, old)
 	logs("with one that was asked for then", true, signedServing(t, "w42", "127.0.0.1"))
-	step(c.SignWithKubeletCA)
+	step(c.SignWithCA)
 	logs("while the next CA signs", true, old)
 	next := signedServing(t, "w42", "127.0.0.1")
 	if leaf, err := x509.ParseCertificate(next.Certificate[0]); err != nil || leaf.CheckSignatureFrom(c.KubeletServing.Certificate) != nil || c.KubeletServing.Certificate.Equal(before) {
 		t.Errorf("the next CA did not sign: %v", err)
 	}
 	logs("with a certificate of the next CA", true, next)
-	step(c.DropKubeletCA)
+	step(c.DropCA)
 	logs("when the former CA is gone", true, next)
 	logs("with a certificate of the former CA", false, old)
 }

@@ -21,8 +21,9 @@ type rotateOptions struct {
 
 func newClusterRotateCommand() *cobra.Command {
 	var o rotateOptions
+	kinds := operate.Rotations(", ", " or ")
 	cmd := &cobra.Command{
-		Use:   "rotate keyset|online-ca|kubelet-ca|root",
+		Use:   "rotate " + operate.Rotations("|", "|"),
 		Short: "Exchange the keys that control planes hold",
 		Long: `Exchange the keys that control planes hold.
 
@@ -31,9 +32,13 @@ wraps it before it counts. online-ca exchanges the authority that join services'
 Control planes get the new keys at their next boot: reboot them one at a time, the first with hullmark recover, and those that follow get them from it. A
 control plane that does not have them yet lets no control plane join or come back, and no machine join, so do it soon.
 
-kubelet-ca exchanges the CA of kubelets' serving certificates, in three steps, one at each run: API servers trust the next CA, too; it signs; the former one goes. After each, reboot the
-control planes. A step is refused while a control plane does not hold the one before, and the last one while a node's kubelet, which is asked from here, shows a certificate of
-the former CA: kubelets have others within three days. --except names nodes that it need not wait for; their logs may be lost until they have another certificate.
+kubelet-ca, etcd-ca and front-proxy-ca exchange the CA of kubelets' serving certificates, that of etcd, and that by which servers of aggregated APIs know API servers. Each takes three
+steps, one at each run: the next CA is trusted, too; it signs; the former one goes. After each, reboot the control planes. A step is refused while a control plane does not hold the one
+before, and where no record says what control planes hold. front-proxy-ca is run once more after that, so that servers of aggregated APIs are told of the former CA no more. While the
+cluster file is lent, etcd-ca and front-proxy-ca refuse: the lent one is brought no other CA.
+
+The last step of kubelet-ca is refused, too, while a node's kubelet, which is asked from here, shows a certificate of the former CA: kubelets have others within three days. --except names
+nodes that it need not wait for; their logs may be lost until they have another certificate.
 
 root makes another root key, to which the present one hands over, with an online CA and a policy of its own. The present key is gone from the cluster file then.
 Nodes whose configuration names the earlier root obey the new one until hullmark cluster forget-root: give each a configuration that names the new one, at a boot
@@ -41,11 +46,11 @@ that suits you. Run the command again if it was interrupted before the policy wa
 With --next-root-public-key and --next-root-signer it is a key that is elsewhere, as with hullmark cluster new, and the cluster file has none from then on; without them
 it is made, and is in the cluster file. If the present one is elsewhere, --root-signer has it hand over.`,
 		Example: "  hullmark cluster rotate keyset --cluster prod.cluster --server 192.0.2.7:6443",
-		Args:    exactArg("cluster rotate", "keyset, online-ca, kubelet-ca or root"),
+		Args:    exactArg("cluster rotate", kinds),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			what := operate.Rotation(args[0])
 			if !what.Valid() {
-				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want keyset, online-ca, kubelet-ca or root", args[0]))
+				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want %s", args[0], kinds))
 			}
 			next, err := o.nextRoot(cmd)
 			if err != nil {
@@ -89,6 +94,8 @@ func tellRotated(out io.Writer, what operate.Rotation, r operate.Rotated, c *clu
 	}
 	text := rebootNext
 	switch {
+	case r.Ended:
+		text = "nothing else was exchanged; run the command again to begin another exchange"
 	case what == operate.RotateRoot:
 		text = fmt.Sprintf("cluster root %s\n%s; then give each node a configuration that names this root", c.ID(), rebootNext)
 	case r.Next != "":

@@ -85,6 +85,12 @@ func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) err
 	if policy.Rotation > 0 {
 		fmt.Fprintf(t, "control planes' keys of rotation %d\n", policy.Rotation)
 	}
+	taken := map[cluster.Exchange]int{cluster.ExchangeTrusted: 1, cluster.ExchangeSigning: 2}
+	for _, name := range cluster.CANames() {
+		if steps := taken[c.Exchange(name)]; steps > 0 {
+			fmt.Fprintf(t, "%s is exchanged: step %d of 3 was taken\n", name, steps)
+		}
+	}
 	if policy.Trust.ControlPlane != "" || policy.Trust.Worker != "" {
 		fmt.Fprintf(t, "least class of control planes %s, of workers %s\n", cmp.Or(string(policy.Trust.ControlPlane), "any"), cmp.Or(string(policy.Trust.Worker), "any"))
 	}

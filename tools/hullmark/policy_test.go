@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/pem"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -188,12 +189,16 @@ func TestPolicyShowsExceptions(t *testing.T) {
 		policy.Rebinds = []measurements.Rebind{{Old: other, New: s.node.ID}}
 		policy.Resets = []measurements.Reset{{EKID: other, OldUUID: disk}}
 		policy.Overrides = []measurements.Override{{Serial: 5, EKID: other, UUID: disk, Epoch: 77}}
-		return c.SetPolicy(policy)
+		return errors.Join(c.SetPolicy(policy), c.TrustCA(cluster.EtcdCA), c.TrustCA(cluster.FrontProxyCA), c.SignWithCA(cluster.FrontProxyCA))
 	}); err != nil {
 		t.Fatal(err)
 	}
 	code, output := hullmarkCLI(t, "policy", "show", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
-	wantExit(t, code, 0, output, "node 1", "control-plane-1", "rebind of", "reset of", disk.String(), "override", "77")
+	wantExit(t, code, 0, output, "node 1", "control-plane-1", "rebind of", "reset of", disk.String(), "override", "77",
+		"etcd-ca is exchanged: step 1 of 3 was taken", "front-proxy-ca is exchanged: step 2 of 3 was taken")
+	if strings.Contains(output, "kubelet-ca") {
+		t.Errorf("an exchange that was not begun is shown: %s", output)
+	}
 }
 
 func TestPolicyPushNotReached(t *testing.T) {

@@ -32,45 +32,45 @@ func TestRotateKubeletCAOfARealAPI(t *testing.T) {
 	s.run(t, 0, "policy push")
 	plane := hullmark.EKID{8}
 	s.keep(t, joinservice.Machine{EKID: plane, Name: "control-plane-1", Role: hullmark.ControlPlane, State: joinservice.MachineReady})
-	at := func(want cluster.KubeletExchange, rotation uint64) {
+	at := func(want cluster.Exchange, rotation uint64) {
 		t.Helper()
-		if s.reread(t); s.cluster.KubeletExchange() != want {
-			t.Errorf("the exchange is at %s, want %s", s.cluster.KubeletExchange(), want)
+		if s.reread(t); s.cluster.Exchange(cluster.KubeletCA) != want {
+			t.Errorf("the exchange is at %s, want %s", s.cluster.Exchange(cluster.KubeletCA), want)
 		}
 		if p := s.pushed(t); p.Rotation != rotation {
 			t.Errorf("the cluster has rotation %d, want %d", p.Rotation, rotation)
 		}
 	}
-	former := s.open(t).KubeletServing
+	former := s.open(t).KubeletServing.Authority
 
 	s.run(t, 0, "cluster rotate kubelet-ca", "step 1 of 3", "reboot the control planes")
 	s.run(t, exitDenied, "cluster rotate kubelet-ca", "control-plane-1: it holds the keys of rotation 0, not 1", "(--except)")
 	s.run(t, exitUsage, "cluster rotate kubelet-ca --except worker-1", "worker-1: no node of that name is behind")
-	at(cluster.KubeletTrusted, 1)
+	at(cluster.ExchangeTrusted, 1)
 	s.holds(t, plane, 1)
 	s.run(t, 0, "cluster rotate kubelet-ca", "step 2 of 3")
 	s.run(t, exitDenied, "cluster rotate kubelet-ca", "rotation 1, not 2")
-	at(cluster.KubeletSigning, 2)
+	at(cluster.ExchangeSigning, 2)
 	s.holds(t, plane, 2)
 
 	show := s.runKubelet(t, "worker-1")
 	show(former)
 	s.run(t, exitDenied, "cluster rotate kubelet-ca", "worker-1: its kubelet shows no certificate of the new CA", "x509:")
-	at(cluster.KubeletSigning, 2)
+	at(cluster.ExchangeSigning, 2)
 	code, output := hullmarkCLI(t, "cluster", "rotate", "kubelet-ca", "--server", "127.0.0.1:1", "--wait", "1s", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
 	wantExit(t, code, exitUnreachable, output, joinservice.CodeUnreachable)
-	show(s.cluster.KubeletServing)
+	show(s.cluster.KubeletServing.Authority)
 	s.run(t, 0, "cluster rotate kubelet-ca", "step 3 of 3", "the exchange is done")
-	at(cluster.KubeletSteady, 3)
+	at(cluster.ExchangeSteady, 3)
 
 	// The API servers still trust the former CA: no other exchange begins. It may, where the operator says so.
 	s.run(t, exitDenied, "cluster rotate kubelet-ca", "rotation 2, not 3")
 	s.run(t, 0, "cluster rotate kubelet-ca --except control-plane-1", "step 1 of 3")
 	// The power was cut before the second step was pushed: it is, and the third is not begun.
 	s.holds(t, plane, 4)
-	s.update(t, (*cluster.Cluster).SignWithKubeletCA)
+	s.update(t, func(c *cluster.Cluster) error { return c.SignWithCA(cluster.KubeletCA) })
 	s.run(t, exitDenied, "cluster rotate kubelet-ca", "rotation 4, not 5")
-	at(cluster.KubeletSigning, 5)
+	at(cluster.ExchangeSigning, 5)
 }
 
 // holds records which keys a control plane holds, as its join service does.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -56,27 +58,22 @@ func (a *app) adopt(ctx context.Context) error {
 	}
 }
 
-// noteBoot records which keys this control plane holds, which Kubernetes it is, and by which document it booted, once there is a record of
-// it: from its boot on its API server and controller manager run with them, too. A service that is on no control plane has none to speak
-// for.
+// noteBoot records by which keys this control plane runs, which Kubernetes it is, and by which document it booted, once there is a record
+// of it: its own API server answers then, which starts after its certificates were made anew, or could not be. While they are of an
+// authority that was exchanged, or that is not known, it goes on to look. A service that is on no control plane has none to speak for.
 func (a *app) noteBoot(ctx context.Context) error {
 	own, err := os.Hostname()
 	if err != nil {
 		return nil
 	}
-	boot := joinservice.Boot{Rotation: a.credentials.rotation, Kubernetes: a.versions.Kubernetes}
+	boot := joinservice.Boot{Kubernetes: a.versions.Kubernetes}
 	if boot.Document, err = a.bootedBy(); err != nil {
 		a.log.Warn("by which document this control plane booted is not recorded", "error", err.Error())
 	}
-	said := ""
+	said, recorded := "", false
 	for {
-		noted := false
-		i := slices.IndexFunc(a.policy.Policy().Members, func(m measurements.Member) bool { return m.Name == own && m.Role == hullmark.ControlPlane })
-		if i >= 0 {
-			noted, err = a.service.NoteBoot(ctx, a.policy.Policy().Members[i].EKID, boot)
-		}
-		if noted {
-			a.tellRecovered(ctx, a.policy.Policy().Members[i])
+		done, err := a.noteBootOnce(ctx, own, boot, &recorded)
+		if done {
 			return nil
 		}
 		if text := errorText(err); text != said && ctx.Err() == nil {
@@ -89,6 +86,42 @@ func (a *app) noteBoot(ctx context.Context) error {
 		case <-time.After(adoptPause):
 		}
 	}
+}
+
+// noteBootOnce tries once, for the control plane of a name, and reports whether nothing is left to record. An earlier rotation is recorded
+// once, and recorded says so.
+func (a *app) noteBootOnce(ctx context.Context, own string, boot joinservice.Boot, recorded *bool) (done bool, err error) {
+	rotation, superseded := a.runsBy()
+	members := a.policy.Policy().Members
+	i := slices.IndexFunc(members, func(m measurements.Member) bool { return m.Name == own && m.Role == hullmark.ControlPlane })
+	if i < 0 || superseded != nil && *recorded {
+		return false, superseded
+	}
+	boot.Rotation = rotation
+	noted, err := a.service.NoteBoot(ctx, members[i].EKID, boot)
+	if noted && !*recorded {
+		a.tellRecovered(ctx, members[i])
+	}
+	*recorded = *recorded || noted
+	return noted && superseded == nil, errors.Join(superseded, err)
+}
+
+// runsBy is the rotation of the keys by which this control plane's programs run. It is an earlier one than that of the keys on its disk,
+// and the error says why, while they have certificates of an authority that was exchanged, or nobody says that they have not: the trust
+// in that authority ends once no record says an earlier one (operate.API.Rotate). Keys that were never exchanged have no other authority.
+func (a *app) runsBy() (uint64, error) {
+	held := a.credentials.rotation
+	if held == 0 {
+		return 0, nil
+	}
+	why, err := a.files.File(servicefiles.Superseded).Read()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return held, nil
+	case err == nil:
+		err = fmt.Errorf("certificates of this control plane: %s", why)
+	}
+	return held - 1, err
 }
 
 // tellRecovered says in the cluster which operator opened this control plane's disk in this boot, if the policy names him.

@@ -60,7 +60,7 @@ func (a *app) members() *etcd.Members {
 	if endpoint == "" {
 		endpoint = "https://" + netip.AddrPortFrom(a.credentials.settings.Local(), etcdPort).String()
 	}
-	return &etcd.Members{Endpoint: endpoint, TLS: etcdTLS(a.credentials.etcd)}
+	return &etcd.Members{Endpoint: endpoint, TLS: etcdTLS(a.credentials.etcd, a.credentials.etcdTrust)}
 }
 
 // controlPlanes is how this service lets further control planes join.
@@ -72,10 +72,10 @@ func (a *app) controlPlanes(members *etcd.Members) joinservice.ControlPlanes {
 	}
 }
 
-// etcdTLS holds members to the etcd CA, and shows them a certificate of it that is made in memory.
-func etcdTLS(ca tls.Certificate) *tls.Config {
+// etcdTLS holds members to certificates that are trusted, in PEM, and shows them one of the etcd CA that is made in memory.
+func etcdTLS(ca tls.Certificate, trusted []byte) *tls.Config {
 	roots := x509.NewCertPool()
-	roots.AddCert(ca.Leaf)
+	roots.AppendCertsFromPEM(trusted)
 	certificate := &rotating{age: clientAge, make: func(now time.Time) (tls.Certificate, error) { return newClient(ca, now) }}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: roots,

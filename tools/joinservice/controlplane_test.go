@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
@@ -122,8 +124,13 @@ func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
 		return found
 	}
 	before := files()
-	if err := errors.Join(c.RotateKeyset(t.Context(), nil), c.RotateOnlineCA(), c.RotateRoot(), c.TrustKubeletCA(), c.SignWithKubeletCA()); err != nil {
+	if err := errors.Join(c.RotateKeyset(t.Context(), nil), c.RotateOnlineCA(), c.RotateRoot()); err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range cluster.CANames() {
+		if err := errors.Join(c.TrustCA(name), c.SignWithCA(name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	after := files()
 	all, err := c.Files()
@@ -147,6 +154,59 @@ func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
 			t.Errorf("%s was changed and is not brought", path)
 		}
 	}
+}
+
+// At each step of an exchange of etcd's CA a service knows the members that are at the step before, or at its own, and they know it.
+func TestMembersOfEtcdInAnExchange(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
+	if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []func(cluster.CAName) error{c.TrustCA, c.SignWithCA, c.DropCA} {
+		before := *c
+		if err := step(cluster.EtcdCA); err != nil {
+			t.Fatal(err)
+		}
+		files, err := c.Files()
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := readCredentials(unitCredentials(t, files))
+		if err != nil {
+			t.Fatal(err)
+		}
+		service := etcdTLS(read.etcd, read.etcdTrust)
+		own, err := service.GetClientCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for who, member := range map[string]*cluster.Cluster{"the step before": &before, "this step": c} {
+			shown, err := member.EtcdClient(time.Now(), time.Hour) // A client's stands in for a member's: both are of what signs.
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := verifies(shown.Certificates[0].Certificate[0], service.RootCAs); err != nil {
+				t.Errorf("%s: the service does not know a member of %s: %v", c.Exchange(cluster.EtcdCA), who, err)
+			}
+			if err := verifies(own.Certificate[0], shown.RootCAs); err != nil {
+				t.Errorf("%s: a member of %s does not know the service: %v", c.Exchange(cluster.EtcdCA), who, err)
+			}
+		}
+	}
+}
+
+// verifies holds a client's certificate to roots.
+func verifies(der []byte, roots *x509.CertPool) error {
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return err
+	}
+	_, err = certificate.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err
 }
 
 // After the exchange of the root a service with the new one admits nodes whose configuration names the old one, until that is

@@ -38,8 +38,9 @@ type credentials struct {
 	// kubernetes is the Kubernetes CA, authority its certificate in PEM.
 	kubernetes tls.Certificate
 	authority  []byte
-	// etcd is the etcd CA.
-	etcd tls.Certificate
+	// etcd is the etcd CA, etcdTrust what members of etcd are held to, in PEM: that CA, and while it is exchanged the other one, too.
+	etcd      tls.Certificate
+	etcdTrust []byte
 	// rotation is that of the keys, and keys commits to them (measurements.Policy).
 	rotation uint64
 	keys     hullmark.KeysDigest
@@ -130,7 +131,7 @@ func (c *credentials) readAuthorities(f folder) (err error) {
 	if c.kubernetes, c.authority, err = f.pair("ca"); err != nil {
 		return err
 	}
-	c.etcd, _, err = f.pair("etcd-ca")
+	c.etcd, c.etcdTrust, err = f.pair("etcd-ca")
 	return err
 }
 

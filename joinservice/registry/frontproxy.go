@@ -1,0 +1,59 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hullmark/hullmark/internal/pemcert"
+)
+
+// frontProxyObject is the ConfigMap by which API servers tell the servers of aggregated APIs how they are known, and frontProxyKey has
+// the CAs of their certificates, in PEM. Each API server adds its own, and takes none out (k8s.io/kubernetes
+// pkg/controlplane/controller/clusterauthenticationtrust, combinedClusterAuthenticationInfo).
+const frontProxyObject, frontProxyKey = "extension-apiserver-authentication", "requestheader-client-ca-file"
+
+// KeepFrontProxyCA leaves, of the CAs by which the servers of aggregated APIs know API servers, those that are trusted, in PEM, and
+// reports whether there were others. An API server that trusts another one adds it again. Where none of the trusted ones is told of,
+// nothing is taken out.
+func (r *Endpoints) KeepFrontProxyCA(ctx context.Context, trusted []byte) (dropped bool, err error) {
+	known, err := pemcert.Split(trusted)
+	if err != nil {
+		return false, fmt.Errorf("the front proxy's CA: %w", err)
+	}
+	_, err = r.editSystem(ctx, frontProxyObject, func(data map[string]string) (bool, error) {
+		kept, others, err := keepCertificates(data[frontProxyKey], known)
+		if dropped = others && err == nil; dropped {
+			data[frontProxyKey] = kept
+		}
+		return dropped, err
+	})
+	return dropped && err == nil, err
+}
+
+// keepCertificates leaves of the certificates in a text in PEM those that are known, and reports whether there were others. A text that
+// has none of them stays as it is.
+func keepCertificates(text string, known [][]byte) (kept string, others bool, err error) {
+	if strings.TrimSpace(text) == "" {
+		return text, false, nil
+	}
+	told, err := pemcert.Split([]byte(text))
+	if err != nil {
+		return text, false, err
+	}
+	var out bytes.Buffer
+	for _, der := range told {
+		if !slices.ContainsFunc(known, func(k []byte) bool { return bytes.Equal(k, der) }) {
+			others = true
+			continue
+		}
+		out.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	}
+	if out.Len() == 0 || !others {
+		return text, false, nil
+	}
+	return out.String(), true, nil
+}
