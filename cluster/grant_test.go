@@ -101,7 +101,7 @@ func TestOperatorsFileHoldsNoKeyOfTheCluster(t *testing.T) {
 	}
 	c := f.Cluster
 	for name, key := range map[string]Authority{
-		"the root": c.Root, "the online CA": c.Online, "Kubernetes' CA": c.Kubernetes, "etcd's": c.Etcd, "the front proxy's": c.FrontProxy, "the kubelets'": c.KubeletServing,
+		"the root": c.Root, "the online CA": c.Online, "Kubernetes' CA": c.Kubernetes, "etcd's": c.Etcd.Authority, "the front proxy's": c.FrontProxy.Authority, "the kubelets'": c.KubeletServing.Authority,
 		"the service accounts'": {Key: c.ServiceAccount},
 	} {
 		private, err := key.Key.Bytes()
