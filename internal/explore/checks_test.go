@@ -76,7 +76,7 @@ func checks() []check {
 		}},
 		{"the keys that come with a rotation are those that the signed policy commits to", "keys", unsigned, []edit{{policy, "if hullmark.DigestKeys(rotation, content) != policy.Keys {", "if false {"}}},
 		{"the number of a rotation is the signed policy's, in the digest and in the policy", "keys", unsigned, []edit{
-			{policy, "if rotation.Number != policy.Rotation {", "if false {"}, {policy, "hullmark.DigestKeys(rotation, content)", "hullmark.DigestKeys(hullmark.KeyRotation{Number: policy.Rotation, Blind: rotation.Blind}, content)"},
+			{policy, "if rotation.Number != policy.Rotation {", "if false {"}, {policy, "hullmark.DigestKeys(rotation, content) !=", "hullmark.DigestKeys(hullmark.KeyRotation{Number: policy.Rotation, Blind: rotation.Blind}, content) !="},
 		}},
 		{"keys come with a policy of the measured root", "keys", unsigned, []edit{{policy, "\tif !slices.Contains(roots, pinned) {\n", "\tif _ = slices.Contains(roots, pinned); false {\n"}}},
 		{"no keys replace those of a later signed policy", "newest", "older keys are in the place of newer ones", []edit{{finish, "if brought.Version >= newest.Version && !same {", "if !same {"}}},

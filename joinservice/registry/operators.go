@@ -46,7 +46,7 @@ func (r *Policies) BindOperators(ctx context.Context, users []string) error {
 
 // Recovered says in the cluster, by a Kubernetes Event on the machine's record, which operator opened a control plane's disk. boot
 // tells one boot from another: of one boot it is said once.
-func (r *Machines) Recovered(ctx context.Context, node hullmark.EKID, name, operator, boot string) error {
+func (r *Policies) Recovered(ctx context.Context, node hullmark.EKID, name, operator, boot string) error {
 	sum := sha256.Sum256([]byte(node.String() + "\n" + boot))
 	now := metav1.NewTime(time.Now())
 	event := &corev1.Event{
