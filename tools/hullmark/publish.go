@@ -145,7 +145,8 @@ too. With --log-state the log has to go on from what was seen the last time, and
 Exit codes: 0 all is right, 3 the document is not in the log, the log contradicts what was seen of it, or a release in it is not announced, 5 a place is not
 reached, 1 anything else is wrong, 2 usage.`,
 		Example: `  hullmark fetch node --from https://releases.example --key release.pub --minimum-svn 4 --image node.raw
-  hullmark fetch node --from oci://registry.example/node:spring --key release.pub --image node.raw`,
+  hullmark fetch node --from oci://registry.example/node:spring --key release.pub --image node.raw
+  hullmark fetch node --from https://releases.example --key release.pub --log https://releases.example/log --log-key log.pub --log-state log.seen`,
 		Args: exactArg("fetch", "an image's name or a document's digest"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, args[0])
