@@ -96,57 +96,50 @@ func (r *Reader) bundle(n int64) ([][]byte, error) {
 	return entries, nil
 }
 
-// each hands on the entries in their order, as bytes.
-func (r *Reader) each(do func(index int64, encoded []byte) error) error {
-	for n := int64(0); n*tileWidth < r.Size; n++ {
+// Each hands on all entries in their order, and ends with the first error, its own or do's.
+func (r *Reader) Each(do func(index int64, e Entry) error) error { return r.EachFrom(0, do) }
+
+// EachFrom is Each from the entry with that number on. Of those before, none is read but in the tile that has it, too.
+func (r *Reader) EachFrom(first int64, do func(index int64, e Entry) error) error {
+	for next := max(first, 0); next < r.Size; {
+		n := next / tileWidth
 		entries, err := r.bundle(n)
 		if err != nil {
 			return err
 		}
-		for i, e := range entries {
-			if err := do(n*tileWidth+int64(i), e); err != nil {
+		for _, encoded := range entries[next-n*tileWidth:] {
+			e, err := ParseEntry(encoded)
+			if err != nil {
+				return fmt.Errorf("log %s: entry %d: %w", r.Origin, next, err)
+			}
+			if err := do(next, e); err != nil {
 				return err
 			}
+			next++
 		}
 	}
 	return nil
 }
 
-// Each hands on all entries in their order, and ends with the first error, its own or do's.
-func (r *Reader) Each(do func(index int64, e Entry) error) error {
-	return r.each(func(index int64, encoded []byte) error {
-		e, err := ParseEntry(encoded)
-		if err != nil {
-			return fmt.Errorf("log %s: entry %d: %w", r.Origin, index, err)
-		}
-		return do(index, e)
-	})
-}
-
-// errFound ends a search.
-var errFound = errors.New("found")
-
-// Find returns the number of an entry, or ErrNotInLog.
+// Find returns the number of an entry, or ErrNotInLog. It begins with the last tile of entries, since most who look for one look for a
+// new one.
 func (r *Reader) Find(e Entry) (int64, error) {
 	wanted, err := e.Encode()
 	if err != nil {
 		return 0, err
 	}
-	var at int64
-	err = r.each(func(index int64, encoded []byte) error {
-		if bytes.Equal(encoded, wanted) {
-			at = index
-			return errFound
+	for n := (r.Size+tileWidth-1)/tileWidth - 1; n >= 0; n-- {
+		entries, err := r.bundle(n)
+		if err != nil {
+			return 0, err
 		}
-		return nil
-	})
-	switch {
-	case errors.Is(err, errFound):
-		return at, nil
-	case err == nil:
-		err = fmt.Errorf("log %s: %w: document %v", r.Origin, ErrNotInLog, e.Document)
+		for i, encoded := range entries {
+			if bytes.Equal(encoded, wanted) {
+				return n*tileWidth + int64(i), nil
+			}
+		}
 	}
-	return 0, err
+	return 0, fmt.Errorf("log %s: %w: document %v", r.Origin, ErrNotInLog, e.Document)
 }
 
 // Prove returns the proof that the entry with that number is in the log.

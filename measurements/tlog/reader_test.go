@@ -116,6 +116,33 @@ func TestHostileFiles(t *testing.T) {
 	try(t, whole.read(t).Each(func(int64, Entry) error { return nil }))
 }
 
+// Who has looked at a log's first entries reads no more of them, and who looks for a new one finds it without them.
+func TestEachFrom(t *testing.T) {
+	m := newLog(t, 0, 600)
+	delete(m, "tile/entries/000")
+	r := m.read(t)
+	for _, first := range []int64{256, 257, 511, 512, 599, 600, 601, 1 << 40} {
+		next := first
+		try(t, r.EachFrom(first, func(index int64, e Entry) error {
+			if index != next || e.Release != entryNumber(int(next)).Release {
+				t.Errorf("from %d: entry %d is %d, %v", first, next, index, e)
+			}
+			next++
+			return nil
+		}))
+		if next != max(first, r.Size) {
+			t.Errorf("from %d: it ended with %d", first, next)
+		}
+	}
+	nothing := func(int64, Entry) error { return nil }
+	wantError(t, "the last of the first tile", r.EachFrom(255, nothing), "not exist")
+	wantError(t, "all", r.EachFrom(-1, nothing), "not exist")
+	wantProof(t, r, 599)
+	wantProof(t, r, 256)
+	_, err := r.Find(entryNumber(255))
+	wantError(t, "one of the first tile", err, "not exist")
+}
+
 // What is in a log and is no release is told by its number.
 func TestEntriesThatAreNone(t *testing.T) {
 	m := newLog(t, 0, 2)

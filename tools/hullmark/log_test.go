@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -51,6 +52,9 @@ func (f logFixture) want(code int, args []string, words ...string) {
 	got, output := hullmarkCLI(f.t, args...)
 	wantExit(f.t, got, code, strings.Join(args, " ")+"\n"+output, words...)
 }
+
+// with is a command with more words.
+func with(args []string, more ...string) []string { return append(slices.Clone(args), more...) }
 
 func (f logFixture) publish(name string, more ...string) {
 	f.t.Helper()
@@ -117,7 +121,6 @@ func TestLogRefusals(t *testing.T) {
 	proof := append(verify, "--log-proof", "@spring.proof.json", "--log-key", "@log.pub")
 	witness := []string{"--log-key", "@log.pub", "--witness-key", "@witness.key", "--state", "@state"}
 	list := []string{"--log-key", "@log.pub", "--seen", "@state"}
-	with := func(args []string, more ...string) []string { return append(append([]string(nil), args...), more...) }
 	for name, c := range map[string]struct {
 		args []string
 		code int

@@ -123,8 +123,9 @@ func openSource(name string) (publish.Source, error) {
 
 // fetchOptions are the flags of `hullmark fetch`.
 type fetchOptions struct {
-	from, key, out, image, sbom, cycloneDX, provenance, logProof string
-	minimum                                                      uint32
+	from, key, out, image, sbom, cycloneDX, provenance string
+	minimum                                            uint32
+	log                                                fetchLogOptions
 }
 
 func newFetchCommand() *cobra.Command {
@@ -135,9 +136,17 @@ func newFetchCommand() *cobra.Command {
 		Long: `Fetch a signed measurement document, its image, its SBOM in two forms, and its provenance, and check them.
 
 It is named by its image's name or by the document's digest. Whoever serves is not trusted: nothing is written that the key did not sign, that was not
-asked for, or whose security version is below --minimum-svn. An image that was interrupted goes on where it was when the command is repeated.`,
+asked for, or whose security version is below --minimum-svn. An image that was interrupted goes on where it was when the command is repeated.
+
+With --log the document has to be in that transparency log, and the witnesses that are named have to have cosigned that; --log-proof has the proof of it. What
+else the key signed is shown if it is in the log and not in --from: others were given it, perhaps, or it will be announced. What was asked for is written then,
+too. With --log-state the log has to go on from what was seen the last time, and what is announced is not looked at again.
+
+Exit codes: 0 all is right, 3 the document is not in the log, the log contradicts what was seen of it, or a release in it is not announced, 5 a place is not
+reached, 1 anything else is wrong, 2 usage.`,
 		Example: `  hullmark fetch node --from https://releases.example --key release.pub --minimum-svn 4 --image node.raw
-  hullmark fetch node --from oci://registry.example/node:spring --key release.pub --image node.raw`,
+  hullmark fetch node --from oci://registry.example/node:spring --key release.pub --image node.raw
+  hullmark fetch node --from https://releases.example --key release.pub --log https://releases.example/log --log-key log.pub --log-state log.seen`,
 		Args: exactArg("fetch", "an image's name or a document's digest"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, args[0])
@@ -151,13 +160,16 @@ asked for, or whose security version is below --minimum-svn. An image that was i
 	f.StringVar(&o.sbom, "sbom", "", "also fetch the SBOM (SPDX) into `FILE`")
 	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also fetch the SBOM (CycloneDX) into `FILE`")
 	f.StringVar(&o.provenance, "provenance", "", "also fetch the signed provenance into `FILE`")
-	f.StringVar(&o.logProof, "log-proof", "", "also fetch the proof that the document is in a transparency log into `FILE`")
 	f.Uint32Var(&o.minimum, "minimum-svn", 0, "lowest security version `NUMBER` to take")
+	o.log.addTo(cmd)
 	require(cmd, "from", "key")
 	return cmd
 }
 
 func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
+	if err := o.log.check(); err != nil {
+		return err
+	}
 	key, err := readPublicKey(o.key)
 	if err != nil {
 		return err
@@ -179,6 +191,10 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 	}
 	if o.cycloneDX != "" && len(document.CycloneDX) == 0 {
 		return errors.New("fetch: the document names no CycloneDX SBOM; leave --cyclonedx out")
+	}
+	found, err := o.findInLog(cmd, source, signed, key)
+	if err != nil {
+		return logFailure(err)
 	}
 	if o.image != "" {
 		if err := publish.FetchImage(cmd.Context(), source, document, o.image, bytesDone(cmd.ErrOrStderr(), time.Now)); err != nil {
@@ -204,10 +220,8 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 			return fmt.Errorf("fetch: %w", err)
 		}
 	}
-	if o.logProof != "" {
-		if err := fetchLogProof(cmd.Context(), source, signed, key, o.logProof); err != nil {
-			return err
-		}
+	if err := o.writeProof(cmd.Context(), found, source, signed, key); err != nil {
+		return err
 	}
 	if o.out == "" {
 		o.out = document.Image.ID + ".dsse"
@@ -215,8 +229,10 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 	if err := writeWhole(o.out, signed, 0o644); err != nil {
 		return fmt.Errorf("fetch: %w", err)
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: image %s %s, security version %d\n", o.out, oneLine(document.Image.ID), oneLine(document.Image.Version), document.SVN)
-	return err
+	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: image %s %s, security version %d\n", o.out, oneLine(document.Image.ID), oneLine(document.Image.Version), document.SVN); err != nil {
+		return err
+	}
+	return found.end(cmd.OutOrStdout())
 }
 
 // bytesDone says every two seconds how far a transfer is.

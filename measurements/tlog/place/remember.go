@@ -14,6 +14,9 @@ import (
 	"github.com/hullmark/hullmark/measurements/tlog"
 )
 
+// maxMemory is the largest file that remembers a checkpoint, in bytes: with or without more around it.
+const maxMemory = tlog.MaxProof
+
 // memory is the last signed checkpoint that somebody saw of a log, in a file.
 type memory struct {
 	path string
@@ -43,19 +46,19 @@ func remember(path string, t tlog.Trust) (memory, error) {
 }
 
 // store replaces the file, unless somebody else did meanwhile: two that saw different trees must not both go on.
-func (m memory) store(signed []byte) error {
+func (m memory) store(content []byte) error {
 	unchanged := func() error {
 		if m.before == nil {
 			return nil // The file has to be new.
 		}
-		now, err := atomicfile.Read(m.path, tlog.MaxCheckpoint)
+		now, err := atomicfile.Read(m.path, maxMemory)
 		if err == nil && !bytes.Equal(now, m.before) {
 			err = fmt.Errorf("%s was changed by another process meanwhile; do it again", m.path)
 		}
 		return err
 	}
 	return atomicfile.Stream(m.path, atomicfile.Options{Mode: 0o644, New: m.before == nil, Check: unchanged}, func(f *os.File) error {
-		_, err := f.Write(signed)
+		_, err := f.Write(content)
 		return err
 	})
 }
