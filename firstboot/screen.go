@@ -13,10 +13,12 @@ import (
 	"github.com/hullmark/hullmark/firstboot/network"
 )
 
-// Screen is a page on the machine's screen: where it is on its way, who it is, what stands in the way, and what to do next. Unlike a
-// console, it shows what holds now, and nothing of before.
+// Screen is a page on the machine's screen for somebody who stands two metres away: what the machine is called and its state in one word,
+// as large as fits, then what to do next. Unlike a console, it shows what holds now, and nothing of before. Its last rows are left to
+// the kernel and to systemd, which write on the terminal that is in front: to send that elsewhere, or to bring another terminal to the
+// front, takes capabilities that the agent has not.
 type Screen struct {
-	// W is a terminal that knows the sequences of ECMA-48.
+	// W is a terminal that knows the sequences of ECMA-48, and the scrolling region of a VT100.
 	W io.Writer
 	// Columns and Rows are its size in characters, at the time of the call.
 	Size func() (columns, rows int)
@@ -25,96 +27,86 @@ type Screen struct {
 	// Links are the machine's network interfaces, and Hostname is its name, at the time of the call.
 	Links    func() []network.Link
 	Hostname func() (string, error)
+
+	// columns and rows are its size when it was drawn last.
+	columns, rows int
 }
 
-// Sequences of ECMA-48: where to write, what to clear, and how the text looks.
+// Sequences: where to write, what to clear, and how the text looks.
 const (
-	home, clearLine, clearBelow = "\x1b[?25l\x1b[H", "\x1b[K\n", "\x1b[J"
-	plain, bold, red, green     = "\x1b[0m", "\x1b[0;1;37m", "\x1b[0;1;31m", "\x1b[0;1;32m"
+	home, clearLine, clearAll       = "\x1b[?25l\x1b[H", "\x1b[K", "\x1b[2J"
+	plain, bold, red, green, yellow = "\x1b[0m", "\x1b[0;1;37m", "\x1b[0;1;31m", "\x1b[0;1;32m", "\x1b[0;1;33m"
+	reverse                         = "\x1b[7m"
 )
 
-// journey are the steps in their order, as the page shows them.
+// journey are the steps in their order, as the page counts them.
 var journey = []string{StepStart, StepConfig, StepAttest, StepDisk, StepEpoch, StepFuse, StepKubeadm, StepReady}
-
-// page collects lines.
-type page struct {
-	columns int
-	lines   []string
-}
-
-// add breaks a text into lines, behind an indentation.
-func (p *page) add(style, indent, text string) {
-	for _, line := range wrap(inFont(text), max(p.columns-len(indent)-1, 16)) {
-		p.lines = append(p.lines, indent+style+line+plain)
-	}
-}
-
-func (p *page) gap() { p.lines = append(p.lines, "") }
 
 // draw shows a document. A screen that cannot be written is nothing that a node could say anywhere.
 func (s *Screen) draw(d Document) {
 	columns, rows := s.Size()
-	p := &page{columns: columns}
-	p.add(bold, " ", "HULLMARK  "+s.Image)
-	p.gap()
-	s.where(p, d)
-	p.gap()
-	s.who(p, d)
-	p.gap()
-	s.next(p, d)
-	if len(p.lines) > rows {
-		p.lines = p.lines[:rows]
-	}
+	below := max(2, rows/12) // A scrolling region has two rows at least.
+	room := max(rows-below, 1)
+	lines := cut(s.page(d, columns, rows).lines, room)
 	var b bytes.Buffer
-	b.WriteString(home)
-	for i, line := range p.lines {
-		b.WriteString(line)
-		if i < len(p.lines)-1 {
-			b.WriteString(clearLine)
-		}
+	if columns != s.columns || rows != s.rows {
+		b.WriteString(clearAll)
+		s.columns, s.rows = columns, rows
 	}
-	b.WriteString("\x1b[K" + clearBelow)
+	fmt.Fprintf(&b, "\x1b[%d;%dr", room+1, rows)
+	b.WriteString(home)
+	for i := range room {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		if i < len(lines) {
+			b.WriteString(lines[i])
+		}
+		b.WriteString(clearLine)
+	}
+	fmt.Fprintf(&b, "\x1b[%d;1H", rows) // There others go on, and scroll the region alone.
 	_, _ = s.W.Write(b.Bytes())
 }
 
-// inFont is a text in what the kernel's font surely has, which is ASCII, one byte a character.
-func inFont(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r > '~' {
-			return '?'
-		}
-		return r
-	}, strings.ReplaceAll(oneLine(text), "…", "..."))
+// page is what there is to show, the most important first: what is too much is cut at the end.
+func (s *Screen) page(d Document, columns, rows int) *page {
+	p := &page{columns: columns, rows: rows}
+	own := s.addresses(d)
+	p.add(plain, " ", s.title(d))
+	p.large(bold, s.name(own), rows/4)
+	p.gap()
+	word, style := state(d)
+	p.large(style, word, rows/4)
+	p.gap()
+	p.next(d, own)
+	if d.Step == StepInstall { // Nobody is asked yet: which disks there are is more than who asks.
+		p.details(d)
+		p.who(d, own)
+		return p
+	}
+	p.who(d, own)
+	p.details(d)
+	return p
 }
 
-// where says how far the machine is.
-func (s *Screen) where(p *page, d Document) {
-	at := slices.Index(journey, d.Step)
-	switch {
-	case d.Ready:
-		name, err := s.Hostname()
-		if err != nil {
-			name = "the node"
-		}
-		p.add(green, " ", "READY: "+name+" serves its cluster")
-	case at >= 0:
-		p.add(bold, " ", fmt.Sprintf("%s, step %d of %d", d.Step, at+1, len(journey)))
-	default:
-		p.add(bold, " ", d.Step)
+// title says what runs, and how far it is.
+func (s *Screen) title(d Document) string {
+	title := "HULLMARK " + s.Image
+	if at := slices.Index(journey, d.Step); at >= 0 {
+		return fmt.Sprintf("%s, step %d of %d: %s", title, at+1, len(journey), d.Step)
 	}
-	if d.Doing != "" && !d.Ready && d.Condition == nil {
-		p.add(plain, " ", d.Doing)
-	}
+	return title
 }
 
-// who names the machine.
-func (s *Screen) who(p *page, d Document) {
-	for _, a := range s.addresses(d) {
-		p.add(plain, " ", "address  "+a.String())
+// name is what the machine is called: by its cluster, and before that by its first address.
+func (s *Screen) name(own []netip.Addr) string {
+	if name, err := s.Hostname(); err == nil && !slices.Contains([]string{"", "(none)", "localhost"}, name) {
+		return name
 	}
-	if d.EKID != nil {
-		p.add(plain, " ", "EKID     "+spaced(d.EKID.String()))
+	if len(own) > 0 {
+		return own[0].String()
 	}
+	return "unnamed"
 }
 
 // addresses are those at which others reach the machine: of its cards, and of what it had beside them before Kubernetes came with its own.
@@ -130,6 +122,168 @@ func (s *Screen) addresses(d Document) (out []netip.Addr) {
 	return out
 }
 
+// state is a document in one word. Its colour: green is well, white is under way, yellow goes on although something stands against it, red
+// waits until somebody acts.
+func state(d Document) (word, style string) {
+	c := d.Condition
+	switch {
+	case d.Ready && c == nil:
+		return "READY", green
+	case d.Ready:
+		return "READY", yellow
+	case c == nil:
+		return underWay(d), bold
+	case c.Step == StepInstall && c.Code == "installed":
+		return "INSTALLED", green
+	case c.Retry:
+		return "RETRYING", yellow
+	case c.Step == StepAttest: // A verifier refused the machine, or the machine a verifier.
+		return "REFUSED", red
+	}
+	return "STOPPED", red
+}
+
+// underWay is the word for a step in whose way nothing stands.
+func underWay(d Document) string {
+	switch d.Step {
+	case "", StepStart, StepConfig:
+		return "STARTING"
+	case StepInstall:
+		return "INSTALLING"
+	case StepAttest:
+		if d.Joining != nil {
+			return "JOINING"
+		}
+		return "WAITING"
+	}
+	return "ADMITTED"
+}
+
+// page collects lines for a screen of that size.
+type page struct {
+	columns, rows int
+	lines         []string
+}
+
+// add breaks a text into lines, behind an indentation.
+func (p *page) add(style, indent, text string) {
+	for _, line := range wrap(inFont(text), max(p.columns-len(indent)-1, 16)) {
+		p.lines = append(p.lines, indent+style+line+plain)
+	}
+}
+
+// short adds a text, but no more lines of it than leave room for others: much of it comes from elsewhere.
+func (p *page) short(style, indent, text string) {
+	before := len(p.lines)
+	p.add(style, indent, text)
+	p.lines = append(p.lines[:before], cut(p.lines[before:], max(p.rows/8, 1))...)
+}
+
+// large adds a text as large as fits into so many rows, and in letters of the console's own size if no larger ones do. It reports which.
+func (p *page) large(style, text string, rows int) bool {
+	text = inFont(text)
+	for high := rows / dots; high > 0; high-- {
+		for _, wide := range []int{2 * high, high} { // A character's place is about twice as high as it is wide.
+			if len(text)*(dots+1)*wide-wide > p.columns-2 {
+				continue
+			}
+			if drawing := enlarged(text, wide, high); drawing != nil {
+				for _, line := range drawing {
+					p.lines = append(p.lines, " "+inBlocks(style, line))
+				}
+				return true
+			}
+		}
+	}
+	p.short(style, " ", text)
+	return false
+}
+
+func (p *page) gap() { p.lines = append(p.lines, "") }
+
+// next says what stands in the way, and what is to be done.
+func (p *page) next(d Document, own []netip.Addr) {
+	switch {
+	case d.Condition != nil:
+		p.condition(d)
+	case d.Ready:
+		p.add(plain, " ", "It serves its cluster. Nothing is to be done.")
+	case d.Step == StepAttest && len(own) > 0:
+		p.letIn(d, own[0])
+	default:
+		p.doing(d.Doing)
+		p.add(bold, " ", "Next: wait, it goes on by itself.")
+	}
+}
+
+func (p *page) doing(text string) {
+	if text != "" {
+		p.short(plain, " ", text)
+	}
+}
+
+// condition names what stands in the way, and says what to do about it.
+func (p *page) condition(d Document) {
+	_, style := state(d)
+	if p.large(style, d.Condition.Code, p.rows/8) {
+		p.gap()
+	}
+	p.short(plain, " ", d.Condition.Title)
+	p.short(bold, " ", "Next: "+d.Condition.Next)
+}
+
+// letIn says how the machine is let in: it begins a cluster, or joins the one whose join services it asks.
+func (p *page) letIn(d Document, own netip.Addr) {
+	doing, command := d.Doing, "init --node "+net.JoinHostPort(own.String(), attest.OperatorPort)
+	if d.Joining != nil {
+		doing, command = d.Joining.Doing, "policy add member"
+	}
+	p.doing(doing)
+	p.add(bold, " ", "Next, on the operator's computer:")
+	p.add(bold, "   ", "hullmark "+command+` --ekid "EKID" ...`)
+}
+
+// who names the machine.
+func (p *page) who(d Document, own []netip.Addr) {
+	p.gap()
+	if d.EKID != nil {
+		p.add(plain, " ", "EKID "+spaced(d.EKID.String()))
+	}
+	for _, a := range own {
+		p.add(plain, " ", "address "+a.String())
+	}
+}
+
+// details are the two sides of a comparison that failed, or what the join services said last.
+func (p *page) details(d Document) {
+	if c := d.Condition; c != nil {
+		for _, line := range [][2]string{{"expected", c.Expected}, {"got", c.Got}} {
+			if line[1] != "" {
+				p.add(plain, "   ", line[0]+": "+line[1])
+			}
+		}
+		return
+	}
+	if d.Joining == nil || d.Step != StepAttest { // What was said of the evidence is over once it was accepted.
+		return
+	}
+	for _, e := range d.Joining.Endpoints {
+		if e.Condition != nil {
+			p.short(plain, "   ", e.Endpoint+": "+e.Condition.Title)
+		}
+	}
+}
+
+// inFont is a text in what the kernel's font surely has, which is ASCII, one byte a character.
+func inFont(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r > '~' {
+			return '?'
+		}
+		return r
+	}, strings.ReplaceAll(oneLine(text), "…", "..."))
+}
+
 // spaced parts a long word into groups that can be compared by eye.
 func spaced(word string) string {
 	var groups []string
@@ -139,43 +293,12 @@ func spaced(word string) string {
 	return strings.Join(groups, " ")
 }
 
-// next says what stands in the way, or what is to be done.
-func (s *Screen) next(p *page, d Document) {
-	if c := d.Condition; c != nil {
-		style := red
-		if c.Retry {
-			style = bold
-		}
-		p.add(style, " ", c.Title)
-		for _, line := range [][2]string{{"code", c.Code}, {"expected", c.Expected}, {"got", c.Got}} {
-			if line[1] != "" {
-				p.add(plain, "   ", line[0]+": "+line[1])
-			}
-		}
-		p.gap()
-		p.add(bold, " ", "Next: "+c.Next)
-		return
+// cut keeps so many lines, the last of which then shows that there were more.
+func cut(lines []string, most int) []string {
+	if len(lines) <= most {
+		return lines
 	}
-	if d.Joining != nil && d.Step == StepAttest { // What was said of the evidence is over once it was accepted.
-		p.add(plain, " ", d.Joining.Doing)
-		for _, e := range d.Joining.Endpoints {
-			if e.Condition != nil {
-				p.add(plain, "   ", e.Endpoint+": "+e.Condition.Title)
-			}
-		}
-	}
-	if addresses := s.addresses(d); d.Step == StepAttest && len(addresses) > 0 {
-		p.add(bold, " ", "Next, on the operator's computer:")
-		p.add(plain, "   ", "hullmark "+command(d, addresses[0])+" --ekid THE-ABOVE ...")
-	}
-}
-
-// command is what lets the machine in: it begins a cluster, or joins the one whose join services it asks.
-func command(d Document, own netip.Addr) string {
-	if d.Joining != nil {
-		return "policy add member"
-	}
-	return "init --node " + net.JoinHostPort(own.String(), attest.OperatorPort)
+	return append(slices.Clone(lines[:most-1]), " ...")
 }
 
 // wrap breaks a text into lines of at most width characters, between words where it can.
