@@ -51,7 +51,7 @@ image: setup bin/hullmark ## Build and measure the image into out/.
 test: setup-test lint test-long test-browser test-vm ## Run every test that CI runs; a VM boots to Ready.
 
 .PHONY: test-fast
-test-fast: ## Run the tests that take seconds.
+test-fast: ## Run the tests that need no build tag, in minutes.
 	go test ./...
 	cd $(CAPI) && go test ./...
 

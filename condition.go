@@ -10,9 +10,10 @@ import (
 // appears in the node's status file, on its console and in the exchange.
 // It is also an error, so that it can travel through ordinary error returns.
 type Condition struct {
-	// Code is stable and machine-readable, in lower-case words joined by hyphens.
+	// Code is stable and machine-readable, in lower-case words joined by hyphens, without digits. docs/conditions.md lists all.
 	Code string `json:"code"`
-	// Step is the agent's state in which the condition arose, such as "DISK".
+	// Step is the agent's state in which the condition arose, such as "DISK", or what else was under way, such as "UPDATE". A join
+	// service says "ATTEST" up to the ticket, and "EPOCH" behind it.
 	Step string `json:"step"`
 	// Title says the condition in one line for people.
 	Title string `json:"title"`
@@ -22,7 +23,7 @@ type Condition struct {
 	Got string `json:"got,omitempty"`
 	// Next tells the reader what to do.
 	Next string `json:"next"`
-	// Retry reports that the cause is expected to pass by itself.
+	// Retry reports that the cause is expected to pass by itself: whoever met it tries again. CONTRIBUTING.md says what rests on it.
 	Retry bool `json:"retry,omitempty"`
 	// Because is the condition that caused this one; a reader is shown the innermost first.
 	Because *Condition `json:"because,omitempty"`

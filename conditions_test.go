@@ -53,8 +53,8 @@ func TestConditionsPage(t *testing.T) {
 var codeWord = regexp.MustCompile("`([a-z]+(?:-[a-z]+)*)`")
 
 // conditionCodes returns the codes of conditions that our programs say, and where. A code is a literal, or a constant: in a
-// Condition, or as the argument of a function that has a parameter named code. Those of which any has Retry pass by themselves.
-// A code that is made in another way is an error, and so is a condition that does not say what to do next.
+// Condition, or as the argument of a function that has a parameter named code. Those of which any literal has Retry: true pass by
+// themselves. A code that is made in another way is an error, and so is a condition that does not say what to do next.
 func conditionCodes(t *testing.T) (codes map[string]string, passing map[string]bool) {
 	t.Helper()
 	set, files := parseProgram(t)
