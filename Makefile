@@ -123,7 +123,7 @@ test-install: bin/hullmark ## Install bare machines by USB and by HTTP, up to a 
 	go test -tags install -count 1 -timeout 2h -v -run '^TestBareMetal$$' -artifacts -outputdir $(OUT)/install ./internal/e2e
 
 .PHONY: test-operations
-test-operations: bin/hullmark ## Boot a machine whose policy names a mirror, a collector of its journal and time servers; scrape it, and boot it once more.
+test-operations: bin/hullmark ## Boot a machine whose policy, signed by a token, names a mirror, a collector of its journal, time servers and two operators; scrape it, and boot it once more, by the operator who may.
 	go test -tags operations -count 1 -timeout 2h -v -run '^TestOperations$$' ./internal/e2e
 
 .PHONY: test-firmware

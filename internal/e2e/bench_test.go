@@ -99,13 +99,13 @@ func (b bench) sign(t *testing.T, disk, keys, out string, more ...string) string
 	return b.path(out)
 }
 
-// newCluster makes a cluster file and returns the node configuration that names it.
-func (b bench) newCluster(t *testing.T, name string) []byte {
+// newCluster makes a cluster file, with more flags, and returns the node configuration that names it.
+func (b bench) newCluster(t *testing.T, name string, more ...string) []byte {
 	t.Helper()
 	if err := os.WriteFile(b.path("passphrase"), []byte("correct horse battery staple\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cli(t, 0, "cluster", "new", b.path(name), "--passphrase-file", b.path("passphrase"), "--node-config", b.path(name+".json"))
+	cli(t, 0, append([]string{"cluster", "new", b.path(name), "--passphrase-file", b.path("passphrase"), "--node-config", b.path(name + ".json")}, more...)...)
 	config, err := os.ReadFile(b.path(name + ".json"))
 	if err != nil {
 		t.Fatal(err)

@@ -254,10 +254,12 @@ func (c *collected) await(t *testing.T, after int, pattern string) int {
 }
 
 // TestOperations takes one machine to Ready whose signed policy names a mirror under an authority of its own, with credentials, a
-// collector of the journal, and time servers; looks at what each does; and boots it once more.
+// collector of the journal, and time servers; looks at what each does; and boots it once more. What signs that policy is a token, which has
+// the root's key. Of two operators, whom the policy names, one may look and the other recover: each does what he was granted, is refused
+// all else, and the next boot is by the other one. Withdrawn, he is refused, too, in the boot after that.
 func TestOperations(t *testing.T) {
 	b := newBench(t)
-	config := b.newCluster(t, "cluster")
+	config, token := b.newTokensCluster(t, "cluster")
 	file := []string{"--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase")}
 	ours, foreign := newAuthority(t, "ours"), newAuthority(t, "foreign")
 	mirror, mirrorPort := ours.listen(t, "mirror.example")
@@ -271,6 +273,8 @@ func TestOperations(t *testing.T) {
 	b.signSurroundings(t, m, "https://"+hostAddress+":"+mirrorPort, hostAddress+":"+logsPort, ours, foreign)
 	m.init(t, 0, "cluster", "--workloads")
 	b.awaitAPI(t, append([]string{"node", "logs", "--node", m.agent}, file...))
+	alice, bob := b.grant(t, "alice", "look", file), b.grant(t, "bob", "recover", file)
+	cli(t, 0, append([]string{"policy", "push", "--server", m.api, "--wait", "5m"}, file...)...)
 	t.Run("an image from the mirror runs", func(t *testing.T) { b.runsFromMirror(t, digest) })
 	t.Run("a mirror of another authority is refused", func(t *testing.T) { b.pullFails(t, digest) })
 	t.Run("metrics", func(t *testing.T) { b.scrapes(t, m) })
@@ -284,17 +288,28 @@ func TestOperations(t *testing.T) {
 			t.Errorf("%s", out)
 		}
 	})
+	for _, o := range []grantee{alice, bob} {
+		t.Run("operator "+o.name+" looks", func(t *testing.T) { o.looks(t, m) })
+		t.Run("operator "+o.name+" only reads the API", func(t *testing.T) { o.readsAPI(t, m) })
+	}
+	t.Run("no operator needs the token, and the root does", func(t *testing.T) { b.withoutToken(t, m, token, file, alice) })
 	first := strings.TrimSpace(b.kubectl(t, "get", "node", "control-plane-1", "-o", "jsonpath={.status.nodeInfo.bootID}"))
 	if !m.Stop(5 * time.Minute) {
 		t.Error("the machine did not switch itself off when its power button was pressed")
 	}
 	m = b.boot(t, "vm", config, shape)
-	cli(t, 0, append([]string{"recover", "--node", m.agent, "--yes"}, file...)...)
+	t.Run("operators are refused what is the cluster file's", func(t *testing.T) { b.refuseReserved(t, m, alice, bob) })
+	t.Run("operator alice does not recover", func(t *testing.T) { alice.mayNotRecover(t, m) })
+	if out := bob.by(t, 0, "recover", "--node", m.agent, "--yes"); !strings.Contains(out, "control-plane-1 is Ready") {
+		t.Error("operator bob's recover does not say that the node is Ready")
+	}
 	if err := os.Remove(b.path("kubeconfig")); err != nil { // It names a port of the machine's boot before.
 		t.Fatal(err)
 	}
 	cli(t, 0, append([]string{"cluster", "kubeconfig", b.path("kubeconfig"), "--endpoint", m.api}, file...)...)
 	b.awaitAPI(t, append([]string{"node", "logs", "--node", m.agent}, file...))
+	t.Run("operators' names are told", func(t *testing.T) { b.tellsWho(t, m, alice, bob) })
+	t.Run("operators' names reach the collector", func(t *testing.T) { got.await(t, before, bob.called("recover", "permitted").String()) })
 	t.Run("the next boot's journal reaches it, too", func(t *testing.T) { got.await(t, before, `Started .*first-boot agent|hullmark-firstboot`) })
 	t.Run("the journal of both boots is on the disk", func(t *testing.T) { b.bothBoots(t, first) })
 	t.Run("no secret is in the journal", func(t *testing.T) {
@@ -307,9 +322,12 @@ func TestOperations(t *testing.T) {
 		}
 		t.Logf("the collector got %d messages", len(got.messages))
 	})
+	t.Run("operator bob is withdrawn", func(t *testing.T) { b.withdraw(t, m, file, bob, alice) })
 	if !m.Stop(5 * time.Minute) {
 		t.Error("the machine did not switch itself off when its power button was pressed")
 	}
+	m = b.boot(t, "vm", config, shape)
+	t.Run("operator bob recovers no more", func(t *testing.T) { bob.refused(t, "operator-withdrawn", "recover", "--node", m.agent, "--yes") })
 }
 
 // signSurroundings renders a cluster document with the machine as its one member, and puts what comes of it in force.

@@ -20,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 // tool runs a program that the package of that name brings and returns what it printed.
@@ -205,35 +206,12 @@ func TestKeysSignAddon(t *testing.T) {
 	}
 }
 
-// softToken makes a PKCS #11 token below a folder, and returns what pkcs11-tool reaches a key of that name in it by.
-func softToken(t *testing.T, dir, label string) []string {
-	t.Helper()
-	config, tokens := filepath.Join(dir, "softhsm2.conf"), filepath.Join(dir, "tokens")
-	if err := os.Mkdir(tokens, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	write(t, config, []byte("directories.tokendir = "+tokens+"\n"))
-	t.Setenv("SOFTHSM2_CONF", config)
-	t.Setenv("HULLMARK_PIN", "1234")
-	tool(t, "softhsm2", "softhsm2-util", "--init-token", "--free", "--label", "hullmark", "--pin", "1234", "--so-pin", "5678")
-	return []string{"--module", "/usr/lib/softhsm/libsofthsm2.so", "--token-label", "hullmark", "--login", "--pin", "env:HULLMARK_PIN", "--label", label}
-}
-
-// tokenKey makes a key of a type in a token, and writes its public half to a file, in PEM.
-func tokenKey(t *testing.T, token []string, kind, public string) {
-	t.Helper()
-	der := filepath.Join(t.TempDir(), "public.der")
-	tool(t, "opensc", "pkcs11-tool", append(token, "--keypairgen", "--key-type", kind)...)
-	tool(t, "opensc", "pkcs11-tool", append(token, "--read-object", "--type", "pubkey", "--output-file", der)...)
-	openssl(t, "pkey", "-pubin", "-inform", "DER", "-in", der, "-out", public)
-}
-
 // TestKeysInToken lets a key that never leaves a PKCS #11 token sign its own certificate, and images.
 func TestKeysInToken(t *testing.T) {
 	f := newKeysFixture(t)
-	token := softToken(t, f.dir, "db")
-	tokenKey(t, token, "rsa:2048", f.path("public.pem"))
-	signer := "pkcs11-tool " + strings.Join(token, " ") + " --sign --mechanism SHA256-RSA-PKCS"
+	token := tooltest.NewToken(t, f.dir, "rsa:2048")
+	token.Public(t, f.path("public.pem"))
+	signer := token.Signer("SHA256-RSA-PKCS")
 	f.ok(t, "keys", "create", f.path("token"), "--passphrase-file", f.path("passphrase"), "--public-key", f.path("public.pem"), "--signer", signer)
 	if _, err := os.Stat(f.path("token", "db.key")); err == nil {
 		t.Error("a key that is elsewhere has a file")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 // rootKeyFile makes a root's key by OpenSSL, which a command signs with, and says where its public half is.
@@ -176,10 +177,10 @@ func TestRootSignerIsNotBelieved(t *testing.T) {
 // A root's key that never leaves a PKCS #11 token begins a cluster, and signs its policy.
 func TestRootInToken(t *testing.T) {
 	dir := t.TempDir()
-	token := softToken(t, dir, "root")
+	token := tooltest.NewToken(t, dir, "EC:prime256v1")
 	public := filepath.Join(dir, "root.pub")
-	tokenKey(t, token, "EC:prime256v1", public)
-	raw := "openssl dgst -sha256 -binary | pkcs11-tool " + strings.Join(token, " ") + " --sign --mechanism ECDSA"
+	token.Public(t, public)
+	raw := "openssl dgst -sha256 -binary | " + token.Signer("ECDSA")
 	root, err := readRoot(t.Context(), public, raw, "both", t.Output())
 	if err != nil {
 		t.Fatal(err)
