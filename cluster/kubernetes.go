@@ -147,6 +147,9 @@ func (c *Cluster) EtcdClient(now time.Time, validity time.Duration) (*tls.Config
 // KubernetesCA returns the certificates that the API's servers and clients may chain to, in PEM: CATrust of that name.
 func (c *Cluster) KubernetesCA() []byte { return c.Kubernetes.trust() }
 
+// KubernetesCAs returns these certificates.
+func (c *Cluster) KubernetesCAs() []*x509.Certificate { return c.Kubernetes.certificates() }
+
 // Kubeconfig signs an administrator's kubeconfig, good for a year from now.
 // server is host:port of an API server, as the kubeconfig's user reaches it.
 func (c *Cluster) Kubeconfig(server string, now time.Time) ([]byte, error) {
