@@ -110,8 +110,8 @@ func openPolicy(envelope []byte, pinned hullmark.ClusterRoot) (signedPolicy, err
 	return p, nil
 }
 
-// isTrust reports whether workers are brought a file, too, that comes with a rotation: the certificates of the Kubernetes CA, and the policy
-// that commits to them.
+// isTrust reports whether a file that comes with a rotation is brought to workers, too: the certificates of the Kubernetes CA, and the
+// policy that commits to them.
 func isTrust(path string) bool {
 	return path == hullmark.PolicyFile || path == hullmark.KubernetesCACertificate
 }
@@ -125,8 +125,8 @@ func checkSigned(p *wire.Proceed, pinned hullmark.ClusterRoot) error {
 	return checkTrust(files, pinned)
 }
 
-// checkTrust holds the certificates of the Kubernetes CA that a worker is brought to the signed policy among the files; one that joins finds
-// them where it is told of the cluster.
+// checkTrust holds the certificates of the Kubernetes CA that a worker is brought to the signed policy among the files; one that joins
+// finds them where it is told of the cluster.
 func checkTrust(files []*wire.File, pinned hullmark.ClusterRoot) error {
 	if !slices.ContainsFunc(files, func(f *wire.File) bool { return isTrust(f.GetPath()) }) {
 		return nil

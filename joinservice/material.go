@@ -57,8 +57,8 @@ func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
 const bootstrapMargin = 10 * time.Minute
 
 // lacksCertificate reports that a worker's kubelet has no certificate any more by this service's clock, or none that was seen
-// issued and is of a CA that is trusted, so that it could renew it. What the node says of it earns it no more than a token for its own name and one key. A
-// control plane makes its kubelet another itself, from the authority on its disk.
+// issued and is of a CA that is trusted, so that it could renew it. What the node says of it earns it no more than a token for its own
+// name and one key. A control plane makes its kubelet another itself, from the authority on its disk.
 func (o *opened) lacksCertificate() bool {
 	soon := time.Now().Add(bootstrapMargin)
 	return o.admission.Member.Role == hullmark.Worker && (o.disk.CertificateEnds.Before(soon) || !o.last.machine.holdsBeyond(soon, authorityIDs(o.service.KubernetesCA)))
