@@ -115,6 +115,12 @@ func TestRotateKubernetesCAOfARealAPI(t *testing.T) {
 	}
 	certified(&former)
 	const behind = "worker-1: it was not booted since all control planes trust what they do"
+	if err := x.env.Apply(t.Context(), []byte(strings.ReplaceAll(controlPlaneObjects, "kubernetes-signing-ca.crt", "ca.crt"))); err != nil {
+		t.Fatal(err)
+	}
+	x.run(t, exitDenied, x.verb(), "an earlier release of Hullmark began this cluster")
+	x.at(t, cluster.ExchangeSteady)
+	x.leaveControlPlane(t)
 	x.told(t, registry.ToldClients, 1)
 	x.step(t, cluster.ExchangeTrusted, "step 1 of 3", "reboot all workers", "for step 2")
 	x.reboot(t)
