@@ -301,7 +301,8 @@ func TestOpenInAnExchange(t *testing.T) {
 	}
 }
 
-// Whoever may write in the folder, and has no passphrase, gives an older saved state the name of the one that a run left: it is not put back.
+// Whoever may write in the folder, and has no passphrase, gives an older saved state the name of the one that a run left: it is not put
+// back.
 func TestSwappedSavedState(t *testing.T) {
 	c, err := cluster.New()
 	if err != nil {
