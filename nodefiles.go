@@ -34,8 +34,11 @@ const (
 	EtcdCAKey               = "/etc/kubernetes/pki/etcd/ca.key"
 	FrontProxyCACertificate = "/etc/kubernetes/pki/front-proxy-ca.crt"
 	FrontProxyCAKey         = "/etc/kubernetes/pki/front-proxy-ca.key"
-	// KubernetesCACertificate is the cluster's CA.
-	KubernetesCACertificate = "/etc/kubernetes/pki/ca.crt"
+	// KubernetesCACertificate and KubernetesCAKey are the cluster's CA, likewise; a worker has the first, to know API servers by.
+	// KubernetesSigningCertificate is the first certificate alone: the controller manager signs with that key by no file of two.
+	KubernetesCACertificate      = "/etc/kubernetes/pki/ca.crt"
+	KubernetesCAKey              = "/etc/kubernetes/pki/ca.key"
+	KubernetesSigningCertificate = "/etc/kubernetes/pki/kubernetes-signing-ca.crt"
 )
 
 // NodeFile is a file of a node's state disk that somebody else than its programs writes. Its owner is root.
@@ -74,10 +77,11 @@ var nodeFiles = []NodeFile{
 	{Path: EtcdCAKey, Mode: 0o600, Credential: "etcd-ca.key", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
 	{Path: FrontProxyCACertificate, Mode: 0o644, Credential: "front-proxy-ca.crt", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
 	{Path: FrontProxyCAKey, Mode: 0o600, Credential: "front-proxy-ca.key", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
+	{Path: KubernetesCACertificate, Mode: 0o644, Credential: "ca.crt", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
+	{Path: KubernetesCAKey, Mode: 0o600, Credential: "ca.key", Kubeadm: true, Shared: true, Rotated: true, Replaced: true},
+	{Path: KubernetesSigningCertificate, Mode: 0o644, Credential: "kubernetes-signing-ca.crt", Shared: true, Rotated: true, Replaced: true},
 	{Path: RotationFile, Mode: 0o600, Credential: "rotation", Shared: true, Rotated: true},
 	{Path: SettingsFile, Mode: 0o644, Credential: "settings.json", Shared: true},
-	{Path: KubernetesCACertificate, Mode: 0o644, Credential: "ca.crt", Kubeadm: true, Shared: true},
-	{Path: "/etc/kubernetes/pki/ca.key", Mode: 0o600, Credential: "ca.key", Kubeadm: true, Shared: true},
 	{Path: "/etc/kubernetes/pki/sa.key", Mode: 0o600, Credential: "sa.key", Kubeadm: true, Shared: true},
 	{Path: "/etc/kubernetes/pki/sa.pub", Mode: 0o644, Credential: "sa.pub", Kubeadm: true, Shared: true},
 	// The policy in force counts, which the service adds; and the first node's record stays with the first node.

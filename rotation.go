@@ -89,3 +89,23 @@ func (d *KeysDigest) UnmarshalText(text []byte) error {
 	}
 	return nil
 }
+
+// CADigest commits to the certificates of the Kubernetes CA that nodes trust. The zero value commits to none.
+type CADigest [sha256.Size]byte
+
+// DigestCA is the SHA-256 of what KubernetesCACertificate holds.
+func DigestCA(certificates []byte) CADigest { return sha256.Sum256(certificates) }
+
+// String returns the digest as 64 lower-case hexadecimal digits.
+func (d CADigest) String() string { return hex.EncodeToString(d[:]) }
+
+// MarshalText writes String's form.
+func (d CADigest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (d *CADigest) UnmarshalText(text []byte) error {
+	if err := decodeHex(d[:], string(text)); err != nil {
+		return fmt.Errorf("digest of the Kubernetes CA: %w", err)
+	}
+	return nil
+}

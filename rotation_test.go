@@ -57,6 +57,27 @@ func TestKeysDigestCommits(t *testing.T) {
 	}
 }
 
+// A digest of the Kubernetes CA is of all that nodes hold, and is read as it is written, and in no other spelling.
+func TestCADigest(t *testing.T) {
+	d := DigestCA([]byte("one\ntwo\n"))
+	if d == DigestCA([]byte("one\n")) || d == (CADigest{}) {
+		t.Error("a certificate more changes nothing")
+	}
+	text, err := d.MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again CADigest
+	if err := again.UnmarshalText(text); err != nil || again != d {
+		t.Errorf("%s is read as %s: %v", text, again, err)
+	}
+	for _, other := range []string{"", string(text[1:]), strings.ToUpper(string(text)), string(text) + "00"} {
+		if err := again.UnmarshalText([]byte(other)); err == nil {
+			t.Errorf("%q is read", other)
+		}
+	}
+}
+
 func FuzzParseKeyRotation(f *testing.F) {
 	f.Add([]byte("7 " + strings.Repeat("0f", 32)))
 	f.Add([]byte("0 "))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/hullmark/hullmark"
 )
 
 // CAName names a CA that can be exchanged while the cluster lives.
@@ -17,10 +19,12 @@ const (
 	EtcdCA CAName = "etcd-ca"
 	// FrontProxyCA signs the certificate by which the servers of aggregated APIs know API servers.
 	FrontProxyCA CAName = "front-proxy-ca"
+	// KubernetesCA signs the certificates of API servers, and of all their clients: kubelets, control planes, administrators.
+	KubernetesCA CAName = "kubernetes-ca"
 )
 
 // CANames returns all of them.
-func CANames() []CAName { return []CAName{KubeletCA, EtcdCA, FrontProxyCA} }
+func CANames() []CAName { return []CAName{KubeletCA, EtcdCA, FrontProxyCA, KubernetesCA} }
 
 // CA is an authority that can be exchanged while the cluster lives.
 type CA struct {
@@ -93,14 +97,19 @@ func (c *Cluster) ca(name CAName) *CA {
 		return &c.Etcd
 	case FrontProxyCA:
 		return &c.FrontProxy
+	case KubernetesCA:
+		return &c.Kubernetes
 	}
 	panic(fmt.Sprintf("there is no CA %q", name)) // Only a mistake in the program can be the cause.
 }
 
 // commonName is what a new CA calls itself.
 func (name CAName) commonName() string {
-	if name == KubeletCA {
+	switch name {
+	case KubeletCA:
 		return "kubelet-serving-ca"
+	case KubernetesCA:
+		return "kubernetes"
 	}
 	return string(name)
 }
@@ -113,6 +122,15 @@ func (c *Cluster) CACertificate(name CAName) []byte { return encodeCertificate(c
 
 // CATrust returns the certificates of all that are trusted for a CA, in PEM: the one that signs, then the other one of an exchange.
 func (c *Cluster) CATrust(name CAName) []byte { return c.ca(name).trust() }
+
+// committedCA is what a policy that follows another one commits to of the Kubernetes CA: what nodes trust, from the first step of its first
+// exchange on, and nothing before. Join services of earlier releases refuse a policy that has it.
+func (c *Cluster) committedCA(last hullmark.CADigest) hullmark.CADigest {
+	if last == (hullmark.CADigest{}) && c.Kubernetes.exchange() == ExchangeSteady {
+		return last
+	}
+	return hullmark.DigestCA(c.Kubernetes.trust())
+}
 
 // TrustCA makes the CA that is to follow, and has it trusted beside the present one.
 func (c *Cluster) TrustCA(name CAName) error {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,8 @@ func placesOf(name CAName) (certificate, key, trust string) {
 		return hullmark.KubeletServingCertificate, hullmark.KubeletServingKey, hullmark.KubeletTrustFile
 	case EtcdCA:
 		return hullmark.EtcdCACertificate, hullmark.EtcdCAKey, hullmark.EtcdCACertificate
+	case KubernetesCA:
+		return hullmark.KubernetesCACertificate, hullmark.KubernetesCAKey, hullmark.KubernetesCACertificate
 	}
 	return hullmark.FrontProxyCACertificate, hullmark.FrontProxyCAKey, hullmark.FrontProxyCACertificate
 }
@@ -115,7 +118,7 @@ func TestExchangesBesideEachOther(t *testing.T) {
 	}
 	after := contents(t, f.Cluster)
 	for path, changed := range map[string]bool{
-		hullmark.EtcdCAKey: true, hullmark.FrontProxyCAKey: true, hullmark.OnlineCAKey: true, hullmark.KubeletServingKey: false, pkiDir + "ca.key": false, pkiDir + "sa.key": false,
+		hullmark.EtcdCAKey: true, hullmark.FrontProxyCAKey: true, hullmark.OnlineCAKey: true, hullmark.KubeletServingKey: false, hullmark.KubernetesCAKey: false, pkiDir + "sa.key": false,
 	} {
 		if bytes.Equal(before[path], after[path]) == changed {
 			t.Errorf("%s was exchanged: %t", path, !changed)
@@ -208,4 +211,56 @@ func TestEtcdClientInAnExchange(t *testing.T) {
 			}
 		}
 	}
+}
+
+// From the first step of its first exchange on, policies commit to what nodes trust of the Kubernetes CA, whatever is changed in them, and
+// none does before. The controller manager signs by a file that has the one certificate of what signs.
+func TestPolicyCommitsToTheKubernetesCA(t *testing.T) {
+	f := rotatable(t)
+	want := func(when string, committed bool) {
+		t.Helper()
+		policy, err := f.Cluster.OpenPolicy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := contents(t, f.Cluster)
+		digest := hullmark.CADigest{}
+		if committed {
+			digest = hullmark.DigestCA(held[hullmark.KubernetesCACertificate])
+		}
+		if policy.KubernetesCA != digest {
+			t.Errorf("%s: the policy commits to %s, want %s", when, policy.KubernetesCA, digest)
+		}
+		if signs := held[hullmark.KubernetesSigningCertificate]; !bytes.Equal(signs, f.Cluster.CACertificate(KubernetesCA)) {
+			t.Errorf("%s: the controller manager signs by\n%s", when, signs)
+		}
+		if _, err := tls.X509KeyPair(held[hullmark.KubernetesSigningCertificate], held[hullmark.KubernetesCAKey]); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	want("a new cluster", false)
+	f = step(t, f, EtcdCA)
+	want("an exchange of another CA", false)
+	for i := range 3 {
+		f = step(t, f, KubernetesCA)
+		want(fmt.Sprintf("after step %d", i+1), true)
+	}
+	for what, change := range map[string]func(*Cluster) error{"another root": (*Cluster).RotateRoot, "another online CA": (*Cluster).RotateOnlineCA} {
+		if err := f.Update(change); err != nil {
+			t.Fatal(err)
+		}
+		f = reopen(t, f)
+		want(what, true)
+	}
+	if err := f.Update(func(c *Cluster) error {
+		policy, err := c.OpenPolicy()
+		if err != nil {
+			return err
+		}
+		policy.Version, policy.KubernetesCA = policy.Version+1, hullmark.CADigest{}
+		return c.SetPolicy(policy)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want("a policy that somebody edited", true)
 }

@@ -61,8 +61,7 @@ type Cluster struct {
 	// Keeper, if it is set, wraps Keys on control planes' disks.
 	Keeper *Keeper
 	// Kubernetes, Etcd and FrontProxy are the authorities that kubeadm would otherwise make itself.
-	Kubernetes       Authority
-	Etcd, FrontProxy CA
+	Kubernetes, Etcd, FrontProxy CA
 	// KubeletServing signs kubelets' serving certificates, and nothing else: API servers trust it for kubelets, and nobody
 	// trusts it for API servers.
 	KubeletServing CA

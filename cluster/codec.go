@@ -36,7 +36,7 @@ type document struct {
 	Keyset         []byte                   `json:"keyset"`
 	Blind          []byte                   `json:"blind"`
 	Keeper         *keeperDoc               `json:"keeper,omitempty"`
-	Kubernetes     authorityDoc             `json:"kubernetes"`
+	Kubernetes     caDoc                    `json:"kubernetes"`
 	Etcd           caDoc                    `json:"etcd"`
 	FrontProxy     caDoc                    `json:"frontProxy"`
 	KubeletServing caDoc                    `json:"kubeletServing"`
@@ -127,10 +127,10 @@ func (c *Cluster) encode() ([]byte, error) {
 
 // wipe clears the keys that are the document's own; the keeper's are shared with the cluster.
 func (d *document) wipe() {
-	for _, key := range [][]byte{d.Keyset, d.Blind, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key} {
+	for _, key := range [][]byte{d.Keyset, d.Blind, d.ServiceAccount, d.Root.Key, d.Online.Key} {
 		clear(key)
 	}
-	for _, ca := range []caDoc{d.Etcd, d.FrontProxy, d.KubeletServing} {
+	for _, ca := range []caDoc{d.Kubernetes, d.Etcd, d.FrontProxy, d.KubeletServing} {
 		clear(ca.Key)
 		if ca.Next != nil {
 			clear(ca.Next.Key)
@@ -149,7 +149,7 @@ type pairing struct {
 }
 
 func (c *Cluster) authorities(d *document) []pairing {
-	all := []pairing{{"online CA", &c.Online, &d.Online}, {"Kubernetes CA", &c.Kubernetes, &d.Kubernetes}}
+	all := []pairing{{"online CA", &c.Online, &d.Online}}
 	for _, e := range c.exchangeable(d) {
 		all = append(all, pairing{e.name, &e.ca.Authority, &e.doc.authorityDoc})
 		if e.doc.Next != nil {
@@ -171,7 +171,8 @@ type exchangeable struct {
 
 func (c *Cluster) exchangeable(d *document) []exchangeable {
 	return []exchangeable{
-		{"etcd CA", &c.Etcd, &d.Etcd}, {"front-proxy CA", &c.FrontProxy, &d.FrontProxy}, {"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
+		{"Kubernetes CA", &c.Kubernetes, &d.Kubernetes}, {"etcd CA", &c.Etcd, &d.Etcd},
+		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy}, {"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
@@ -138,9 +139,18 @@ func withOperator(all []hullmark.Operator, o hullmark.Operator, replace bool) ([
 // known is what an operator may know of the cluster.
 func (c *Cluster) known() *Cluster {
 	return &Cluster{
-		Root: Authority{Certificate: c.Root.Certificate}, Kubernetes: Authority{Certificate: c.Kubernetes.Certificate},
+		Root: Authority{Certificate: c.Root.Certificate}, Kubernetes: knownCA(c.Kubernetes.certificates()),
 		Policy: c.Policy, Documents: c.Documents, Settings: c.Settings, Epochs: maps.Clone(c.Epochs),
 	}
+}
+
+// knownCA is the Kubernetes CA as an operator knows it: the certificates that are trusted, one or two.
+func knownCA(certificates []*x509.Certificate) CA {
+	ca := CA{Authority: Authority{Certificate: certificates[0]}}
+	if len(certificates) > 1 {
+		ca.Former = certificates[1]
+	}
+	return ca
 }
 
 // diskKeys derives the keys of the disks that control planes are known to have: for each generation of the keyset, since nobody but the

@@ -101,7 +101,8 @@ func TestOperatorsFileHoldsNoKeyOfTheCluster(t *testing.T) {
 	}
 	c := f.Cluster
 	for name, key := range map[string]Authority{
-		"the root": c.Root, "the online CA": c.Online, "Kubernetes' CA": c.Kubernetes, "etcd's": c.Etcd.Authority, "the front proxy's": c.FrontProxy.Authority, "the kubelets'": c.KubeletServing.Authority,
+		"the root": c.Root, "the online CA": c.Online, "Kubernetes' CA": c.Kubernetes.Authority, "etcd's": c.Etcd.Authority, "the front proxy's": c.FrontProxy.Authority,
+		"the kubelets'":         c.KubeletServing.Authority,
 		"the service accounts'": {Key: c.ServiceAccount},
 	} {
 		private, err := key.Key.Bytes()
@@ -431,4 +432,41 @@ func FuzzDecodeGrant(f *testing.F) {
 			t.Errorf("%q came back as %q, %v", encoded, twice, err)
 		}
 	})
+}
+
+// While the Kubernetes CA is exchanged an operator's file has both certificates that API servers may chain to, and outlives the next step;
+// a file with more than an exchange has is refused.
+func TestOperatorsFileInAnExchange(t *testing.T) {
+	f := running(t)
+	for i := range 4 {
+		opened, _ := operatorFile(t, f, Granting{Name: "alice", May: look, Ends: time.Now().Add(time.Hour), Replace: i > 0})
+		if known := opened.Grant.Known.KubernetesCA(); !bytes.Equal(known, f.Cluster.KubernetesCA()) || bytes.Count(known, []byte("BEGIN")) != []int{1, 2, 2, 1}[i] {
+			t.Errorf("after %d steps the file knows\n%s", i, known)
+		}
+		if err := opened.Grant.API.Certificate.CheckSignatureFrom(f.Cluster.Kubernetes.Certificate); err != nil {
+			t.Errorf("after %d steps: %v", i, err)
+		}
+		f = step(t, f, KubernetesCA)
+	}
+	made, err := grant(t, f, granting("bob", look))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]string{0: "got 0", 3: "got 3"} {
+		plain, err := made.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d grantDoc
+		if err := json.Unmarshal(plain, &d); err != nil {
+			t.Fatal(err)
+		}
+		d.KubernetesCA = bytes.Repeat(f.Cluster.Kubernetes.Certificate.Raw, n)
+		if plain, err = json.Marshal(d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := decodeGrant(plain); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d certificates: %v", n, err)
+		}
+	}
 }

@@ -33,9 +33,6 @@ const adminValidity = 365 * 24 * time.Hour
 
 // makeKubernetes makes what kubeadm finds below /etc/kubernetes/pki.
 func (c *Cluster) makeKubernetes() (err error) {
-	if c.Kubernetes, err = newAuthority("kubernetes"); err != nil {
-		return err
-	}
 	for _, name := range CANames() {
 		if c.ca(name).Authority, err = newAuthority(name.commonName()); err != nil {
 			return err
@@ -147,8 +144,11 @@ func (c *Cluster) EtcdClient(now time.Time, validity time.Duration) (*tls.Config
 	}, nil
 }
 
-// KubernetesCA returns the certificate that the API's servers and clients chain to, in PEM.
-func (c *Cluster) KubernetesCA() []byte { return encodeCertificate(c.Kubernetes.Certificate) }
+// KubernetesCA returns the certificates that the API's servers and clients may chain to, in PEM: CATrust of that name.
+func (c *Cluster) KubernetesCA() []byte { return c.Kubernetes.trust() }
+
+// KubernetesCAs returns these certificates.
+func (c *Cluster) KubernetesCAs() []*x509.Certificate { return c.Kubernetes.certificates() }
 
 // Kubeconfig signs an administrator's kubeconfig, good for a year from now.
 // server is host:port of an API server, as the kubeconfig's user reaches it.
@@ -202,12 +202,13 @@ func (c *Cluster) keyFiles() ([]*wire.File, error) {
 	files := []*wire.File{
 		nodeFile(hullmark.RootFile, encodeCertificate(c.Root.Certificate)),
 		nodeFile(hullmark.KubeletTrustFile, c.KubeletServing.trust()),
+		nodeFile(hullmark.KubernetesSigningCertificate, encodeCertificate(c.Kubernetes.Certificate)),
 	}
 	for certificate, a := range map[string]struct {
 		text []byte
 		key  *ecdsa.PrivateKey
 	}{
-		hullmark.KubernetesCACertificate:   {encodeCertificate(c.Kubernetes.Certificate), c.Kubernetes.Key},
+		hullmark.KubernetesCACertificate:   {c.Kubernetes.trust(), c.Kubernetes.Key},
 		hullmark.EtcdCACertificate:         {c.Etcd.trust(), c.Etcd.Key},
 		hullmark.FrontProxyCACertificate:   {c.FrontProxy.trust(), c.FrontProxy.Key},
 		hullmark.KubeletServingCertificate: {encodeCertificate(c.KubeletServing.Certificate), c.KubeletServing.Key},

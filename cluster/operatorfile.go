@@ -116,16 +116,17 @@ const operatorVersion = 1
 // grantDoc is an operator's file's decrypted content; its forms are those of document.
 type grantDoc struct {
 	// OperatorVersion tells it from a cluster file.
-	OperatorVersion int                                `json:"operatorVersion"`
-	Operator        authorityDoc                       `json:"operator"`
-	Root            []byte                             `json:"root"`
-	API             *authorityDoc                      `json:"api,omitempty"`
-	KubernetesCA    []byte                             `json:"kubernetesCA"`
-	Disks           []diskKeyDoc                       `json:"disks,omitempty"`
-	Policy          []byte                             `json:"policy"`
-	Documents       map[measurements.DocumentID][]byte `json:"documents,omitempty"`
-	Settings        *joinservice.Settings              `json:"settings,omitempty"`
-	Epochs          map[hullmark.EKID]DiskEpoch        `json:"epochs,omitempty"`
+	OperatorVersion int           `json:"operatorVersion"`
+	Operator        authorityDoc  `json:"operator"`
+	Root            []byte        `json:"root"`
+	API             *authorityDoc `json:"api,omitempty"`
+	// KubernetesCA has all certificates that are trusted, one behind the other.
+	KubernetesCA []byte                             `json:"kubernetesCA"`
+	Disks        []diskKeyDoc                       `json:"disks,omitempty"`
+	Policy       []byte                             `json:"policy"`
+	Documents    map[measurements.DocumentID][]byte `json:"documents,omitempty"`
+	Settings     *joinservice.Settings              `json:"settings,omitempty"`
+	Epochs       map[hullmark.EKID]DiskEpoch        `json:"epochs,omitempty"`
 }
 
 type diskKeyDoc struct {
@@ -155,10 +156,13 @@ func refuseGrant(plain []byte) error {
 // encode returns the decrypted form of an operator's file. It is all secret.
 func (g *Grant) encode() ([]byte, error) {
 	d := grantDoc{
-		OperatorVersion: operatorVersion, Root: g.Known.Root.Certificate.Raw, KubernetesCA: g.Known.Kubernetes.Certificate.Raw,
+		OperatorVersion: operatorVersion, Root: g.Known.Root.Certificate.Raw,
 		Policy: g.Known.Policy, Documents: g.Known.Documents, Settings: g.Known.Settings, Epochs: g.Known.Epochs,
 	}
 	defer d.wipe()
+	for _, certificate := range g.Known.Kubernetes.certificates() {
+		d.KubernetesCA = append(d.KubernetesCA, certificate.Raw...)
+	}
 	var err error
 	if d.Operator, err = g.Operator.encode(); err != nil {
 		return nil, fmt.Errorf("operator's key: %w", err)
@@ -217,9 +221,14 @@ func decodeGrant(plain []byte) (*Grant, error) {
 	if g.Known.Root.Certificate, err = x509.ParseCertificate(d.Root); err != nil {
 		return nil, fmt.Errorf("root: %w", err)
 	}
-	if g.Known.Kubernetes.Certificate, err = x509.ParseCertificate(d.KubernetesCA); err != nil {
+	authorities, err := x509.ParseCertificates(d.KubernetesCA)
+	if err == nil && (len(authorities) == 0 || len(authorities) > 2) {
+		err = fmt.Errorf("want one certificate, or the two of an exchange, got %d", len(authorities))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("Kubernetes CA: %w", err)
 	}
+	g.Known.Kubernetes = knownCA(authorities)
 	if g.Disks, err = decodeDiskKeys(d.Disks); err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (c *Cluster) OpenPolicy() (measurements.Policy, error) {
 // SetPolicy signs a policy, which has to have a higher version than the last
 // one. Each document that it accepts has to be in the file already or among
 // documents; others are forgotten. The last policy itself is left as it is
-// signed: of one version there is only one signed form. The policy that is signed commits to the file's keys.
+// signed: of one version there is only one signed form. The policy that is signed commits to the file's keys, and to its Kubernetes CA.
 func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurements.Document) error {
 	if _, err := c.rootKey(); errors.Is(err, ErrNotGranted) {
 		return err
@@ -42,7 +42,11 @@ func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurement
 	if err != nil {
 		return err
 	}
-	policy.Keys = digest
+	last, err := c.OpenPolicy()
+	if err != nil {
+		return err
+	}
+	policy.Keys, policy.KubernetesCA = digest, c.committedCA(last.KubernetesCA)
 	same, err := c.follows(policy)
 	if err == nil {
 		// By a group, a platform's demands, or secrets, that fail this, no join service admits anybody.

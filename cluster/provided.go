@@ -22,7 +22,7 @@ func (c *Cluster) Provide(folder fs.FS, now time.Time) (found []string, err erro
 	for _, p := range []struct {
 		name string
 		use  *Authority
-	}{{"ca", &c.Kubernetes}, {"etcd/ca", &c.Etcd.Authority}, {"front-proxy-ca", &c.FrontProxy.Authority}} {
+	}{{"ca", &c.Kubernetes.Authority}, {"etcd/ca", &c.Etcd.Authority}, {"front-proxy-ca", &c.FrontProxy.Authority}} {
 		provided, err := readAuthority(folder, p.name, now)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

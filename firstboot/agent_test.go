@@ -83,7 +83,7 @@ func (s *stage) checkReady(t *testing.T) {
 		t.Errorf("PCR 15 = %x, want the fuse's value", r[attest.FuseRegister])
 	}
 	for name, mode := range map[string]os.FileMode{
-		filepath.Join(s.agent.StateDir, "etc-kubernetes/pki/ca.key"): 0o600, filepath.Join(s.agent.RunDir, shownDir, "policy.json"): 0o644,
+		filepath.Join(s.agent.StateDir, "etc-kubernetes/pki/sa.key"): 0o600, filepath.Join(s.agent.RunDir, shownDir, "policy.json"): 0o644,
 	} {
 		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v; want mode %o", name, info, err, mode)

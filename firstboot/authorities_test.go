@@ -239,7 +239,10 @@ func TestServiceIsToldOfItsCertificates(t *testing.T) {
 // What the host puts in the place of an authority on the disk, or an intruder who was root there, is gone in the next boot, also in one
 // that is brought none: the manifest has the authorities of the last rotation.
 func TestFormerAuthoritiesStayAway(t *testing.T) {
-	for _, path := range []string{hullmark.EtcdCACertificate, hullmark.EtcdCAKey, hullmark.FrontProxyCACertificate, hullmark.FrontProxyCAKey, hullmark.KubeletTrustFile} {
+	for _, path := range []string{
+		hullmark.EtcdCACertificate, hullmark.EtcdCAKey, hullmark.FrontProxyCACertificate, hullmark.FrontProxyCAKey, hullmark.KubeletTrustFile,
+		hullmark.KubernetesCACertificate, hullmark.KubernetesCAKey, hullmark.KubernetesSigningCertificate,
+	} {
 		for what, spoil := range map[string]func(file string) error{
 			"as it was":  func(string) error { return nil },
 			"old blocks": func(file string) error { return os.WriteFile(file, []byte("former"), 0o600) },
@@ -328,7 +331,7 @@ func TestAuthoritiesInTheManifestAreMended(t *testing.T) {
 // could write its manifest, and what he left there would be in the next boot, of a clean image, after all that removes such things.
 func TestNothingElseIsPlaced(t *testing.T) {
 	for _, path := range []string{
-		"/etc/kubernetes/manifests/intruder.yaml", "/etc/kubernetes/manifests/etcd.yaml", "/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/pki/ca.key",
+		"/etc/kubernetes/manifests/intruder.yaml", "/etc/kubernetes/manifests/etcd.yaml", "/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/pki/sa.key",
 		"/etc/kubernetes/pki/other/ca.crt", hullmark.RootFile,
 	} {
 		s, _ := returning(t, time.Now().Add(year))
@@ -366,9 +369,12 @@ func TestCutWhileAuthoritiesArePlaced(t *testing.T) {
 	}
 }
 
-// A worker is brought no authority of etcd or of the front proxy, and a control plane that comes back none without a signed policy.
+// A worker is brought no authority of etcd or of the front proxy, nor what signs for the cluster, and a control plane that comes back none
+// without a signed policy.
 func TestAuthoritiesAreForControlPlanes(t *testing.T) {
-	for _, path := range []string{hullmark.EtcdCACertificate, hullmark.EtcdCAKey, hullmark.FrontProxyCACertificate, hullmark.FrontProxyCAKey} {
+	for _, path := range []string{
+		hullmark.EtcdCACertificate, hullmark.EtcdCAKey, hullmark.FrontProxyCACertificate, hullmark.FrontProxyCAKey, hullmark.KubernetesCAKey, hullmark.KubernetesSigningCertificate,
+	} {
 		o := openedBy(hullmark.Join, "192.0.2.1:7444", false)
 		if err := o.checkOwned(&wire.Proceed{Role: string(hullmark.Worker), Files: []*wire.File{{Path: path}}}); err == nil {
 			t.Errorf("a worker takes %s", path)

@@ -579,9 +579,9 @@ func TestProceedIsChecked(t *testing.T) {
 	for want, spoil := range map[string]func(*wire.Proceed){
 		"discovery.conf is missing":             func(p *wire.Proceed) { p.Files = nil },
 		"pki/kubelet-serving-ca.crt is missing": func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
-		"pki/ca.key is missing": func(p *wire.Proceed) {
+		"pki/sa.key is missing": func(p *wire.Proceed) {
 			full := s.secondControlPlane(t)
-			p.Role, p.Files = full.GetRole(), without(full.GetFiles(), "/etc/kubernetes/pki/ca.key")
+			p.Role, p.Files = full.GetRole(), without(full.GetFiles(), "/etc/kubernetes/pki/sa.key")
 		},
 		"manifests/etcd.yaml\", which kubeadm join writes itself": func(p *wire.Proceed) {
 			full := s.secondControlPlane(t)
@@ -589,8 +589,8 @@ func TestProceedIsChecked(t *testing.T) {
 		},
 		"outside of the folders": func(p *wire.Proceed) { p.Files[0].Path = "/etc/passwd" },
 		"is no DNS label":        func(p *wire.Proceed) { p.NodeName = "Worker" },
-		"pki/ca.crt\", which kubeadm join writes itself": func(p *wire.Proceed) {
-			p.Files = append(p.Files, &wire.File{Path: "/etc/kubernetes/pki/ca.crt", Mode: 0o644})
+		"kubelet.conf\", which kubeadm join writes itself": func(p *wire.Proceed) {
+			p.Files = append(p.Files, &wire.File{Path: kubeletConf, Mode: 0o644})
 		},
 		"has mode":                             func(p *wire.Proceed) { p.Files[0].Mode = 0 },
 		"reach a node at":                      func(p *wire.Proceed) { p.Address = "192.0.2.7,::1" },

@@ -312,7 +312,7 @@ func controlPlane() *wire.Proceed {
 	return &wire.Proceed{
 		NodeName: "node-1", Role: string(hullmark.ControlPlane), KubeadmDocuments: []byte("documents"), Manifests: [][]byte{[]byte("a: 1"), []byte("b: 2")},
 		Files: []*wire.File{
-			{Path: "/etc/kubernetes/pki/ca.key", Content: []byte("key"), Mode: 0o600},
+			{Path: "/etc/kubernetes/pki/sa.key", Content: []byte("key"), Mode: 0o600},
 			{Path: "/var/lib/hullmark/policy.json", Content: []byte("policy"), Mode: 0o644},
 		},
 	}

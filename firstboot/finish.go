@@ -20,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/internal/pemcert"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/kubeadm/run"
 )
@@ -241,11 +242,11 @@ func (f *finishing) placeFiles() error {
 // newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. What
 // comes with a rotation was held to the signed policy among it (checkRotated), whoever brought it. It is left out if the disk's
 // newest signed policy is a later one, which a node that joins refuses, or if all of it is there: whoever was root on this node could
-// have written other keys into the manifest, under the same number.
+// have written other keys into the manifest, under the same number. A worker goes by the policy that it is brought once, and keeps none.
 func (f *finishing) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File, err error) {
 	i := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
 	if i < 0 {
-		return files, nil, nil
+		return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }), nil, nil
 	}
 	brought, err := openPolicy(wire.ContentOf(files)(hullmark.PolicyFile), f.agent.config.ClusterRoot)
 	if err != nil {
@@ -291,7 +292,7 @@ func (f *finishing) kubeadmJoin(ctx context.Context) error {
 	if err := errors.Join(err, f.agent.removeState(kubeadm.DiscoveryFile)); err != nil {
 		return err
 	}
-	if err := (written{f.agent}).noteKubelet(); err != nil {
+	if err := errors.Join(f.trustCA(), (written{f.agent}).noteKubelet()); err != nil {
 		return err
 	}
 	// kubeadm stores nothing for good; the record that the node exists must not be stored before the node is.
@@ -302,9 +303,10 @@ func (f *finishing) kubeadmJoin(ctx context.Context) error {
 }
 
 func (f *finishing) kubeadmInit(ctx context.Context, retry, restored bool) error {
-	// kubeadm makes what is missing, and refuses a certificate that its authority did not sign. The one that did may have been exchanged.
+	// kubeadm makes what is missing, and refuses a certificate that its authority did not sign, and a kubeconfig that begins with another
+	// one. The one that did may have been exchanged.
 	if retry && (renewing{f}).renewal().Superseded() {
-		if err := f.agent.removeState(kubeadm.Renewals()...); err != nil {
+		if err := f.agent.removeState(slices.Concat(kubeadm.Renewals(), kubeadm.KubeletIdentity(), []string{superAdminConf})...); err != nil {
 			return fmt.Errorf("remove certificates of an authority that was exchanged: %w", err)
 		}
 	}
@@ -315,7 +317,41 @@ func (f *finishing) kubeadmInit(ctx context.Context, retry, restored bool) error
 	if err != nil {
 		return err
 	}
-	return (written{f.agent}).noteKubelet()
+	return errors.Join(f.trustCA(), (written{f.agent}).noteKubelet())
+}
+
+// trustCA has the kubeconfigs of the machine's own programs take API servers by all certificates of the Kubernetes CA that the node holds:
+// kubeadm writes the first of them alone, a join service those that it holds itself, and an earlier boot those of then. A kubeconfig that
+// cannot be read stays as it is: no client reads it either.
+func (f *finishing) trustCA() error {
+	certificates, err := f.agent.readState(hullmark.KubernetesCACertificate)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", hullmark.KubernetesCACertificate, err)
+	}
+	if _, err := pemcert.Split(certificates); err != nil {
+		return nil // Nothing is known by that.
+	}
+	for _, name := range kubeadm.HostKubeconfigs() {
+		text, err := f.agent.readState(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		changed, differs, err := kubeadm.WithAuthorities(text, certificates)
+		if err != nil || !differs {
+			continue
+		}
+		f.progress("kubeconfigs", name+" takes API servers by other authorities from now on")
+		if err := f.agent.storeState(name, changed); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // waitReady ends the journey; the disk then records that it holds a working node.

@@ -393,7 +393,7 @@ func TestOperatorRecoversNoMore(t *testing.T) {
 			p.Files = []*wire.File{{Path: "/etc/kubernetes/manifests/evil.yaml", Content: []byte("a"), Mode: 0o600}}
 		}, "proceed-refused", true},
 		"other keys": {nil, func(p *wire.Proceed) {
-			p.Files = []*wire.File{{Path: "/etc/kubernetes/pki/ca.key", Content: []byte("a"), Mode: 0o600}}
+			p.Files = []*wire.File{{Path: "/etc/kubernetes/pki/sa.key", Content: []byte("a"), Mode: 0o600}}
 		}, "proceed-refused", true},
 		"a hook":            {nil, func(p *wire.Proceed) { p.Hooks = []string{"other.service"} }, "proceed-refused", true},
 		"another endpoint":  {nil, func(p *wire.Proceed) { p.Endpoint = "198.51.100.1:6443" }, "proceed-refused", true},

@@ -31,6 +31,7 @@ type signedPolicy struct {
 	Version           uint64              `json:"version"`
 	Rotation          uint64              `json:"rotation"`
 	Keys              hullmark.KeysDigest `json:"keys"`
+	KubernetesCA      hullmark.CADigest   `json:"kubernetesCA"`
 	CrossCertificates [][]byte            `json:"crossCertificates"`
 	// OperatorsFrom is the lowest Policy of a Scope that counts.
 	OperatorsFrom uint64 `json:"operatorsFrom"`
@@ -109,7 +110,45 @@ func openPolicy(envelope []byte, pinned hullmark.ClusterRoot) (signedPolicy, err
 	return p, nil
 }
 
-// checkRotated holds the files that come with a rotation to the signed policy among them, whoever brings them: all of them come, or none.
+// isTrust reports whether a file that comes with a rotation is brought to workers, too: the certificates of the Kubernetes CA, and the
+// policy that commits to them.
+func isTrust(path string) bool {
+	return path == hullmark.PolicyFile || path == hullmark.KubernetesCACertificate
+}
+
+// checkSigned holds what comes with a rotation to the signed policy among it, whoever brings it.
+func checkSigned(p *wire.Proceed, pinned hullmark.ClusterRoot) error {
+	files := p.GetFiles()
+	if isControlPlane(p) || slices.ContainsFunc(files, func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) && !isTrust(f.GetPath()) }) {
+		return checkRotated(files, pinned)
+	}
+	return checkTrust(files, pinned)
+}
+
+// checkTrust holds the certificates of the Kubernetes CA that a worker is brought to the signed policy among the files; one that joins
+// finds them where it is told of the cluster.
+func checkTrust(files []*wire.File, pinned hullmark.ClusterRoot) error {
+	if !slices.ContainsFunc(files, func(f *wire.File) bool { return isTrust(f.GetPath()) }) {
+		return nil
+	}
+	content := wire.ContentOf(files)
+	policy, err := openPolicy(content(hullmark.PolicyFile), pinned)
+	if err != nil {
+		return err
+	}
+	certificates := content(hullmark.KubernetesCACertificate)
+	if certificates == nil {
+		if certificates, err = kubeadm.AuthoritiesOf(content(kubeadm.DiscoveryFile)); err != nil {
+			return err
+		}
+	}
+	if hullmark.DigestCA(certificates) != policy.KubernetesCA {
+		return errors.New("the Kubernetes CA is not the one that the signed policy commits to")
+	}
+	return nil
+}
+
+// checkRotated holds the files that come with a rotation to the signed policy among them: all of them come, or none.
 func checkRotated(files []*wire.File, pinned hullmark.ClusterRoot) error {
 	if !slices.ContainsFunc(files, func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) }) {
 		return nil

@@ -50,7 +50,7 @@ func (o *opened) checkProceed(p *wire.Proceed) error {
 	if err := o.checkClock(p); err != nil {
 		return err
 	}
-	if err := checkRotated(p.GetFiles(), o.agent.config.ClusterRoot); err != nil {
+	if err := checkSigned(p, o.agent.config.ClusterRoot); err != nil {
 		return &hullmark.Condition{
 			Code: "keys-unsigned", Step: StepEpoch, Title: o.verifier() + " brings other keys than the cluster's root signed: " + err.Error(), Retry: true,
 			Next: "if an operator brought them, take the newest cluster file; if a join service did, find out who wrote to its control plane's disk, and recover that",
@@ -119,13 +119,13 @@ func (o *opened) checkMaterial(p *wire.Proceed) error {
 
 func isControlPlane(p *wire.Proceed) bool { return hullmark.Role(p.GetRole()) == hullmark.ControlPlane }
 
-// checkOwned refuses keys for a worker, and files that a join service could only exchange against what a node that comes back
-// has: its authorities, or what kubeadm made.
+// checkOwned refuses keys for a worker, which a join service brings what the root signed of the Kubernetes CA alone, and files that a join
+// service could only exchange against what a node that comes back has: the service accounts' keys, or what kubeadm made.
 func (o *opened) checkOwned(p *wire.Proceed) error {
 	for _, f := range p.GetFiles() {
 		path := f.GetPath()
 		switch {
-		case hullmark.Rotated(path) && !isControlPlane(p):
+		case hullmark.Rotated(path) && !isControlPlane(p) && !(isTrust(path) && o.service != ""):
 			return fmt.Errorf("it brings a worker %.80q", path)
 		case o.service != "" && o.comesBack(p) && hullmark.Reserved(path) && !hullmark.Rotated(path) && path != hullmark.SettingsFile && !isBootstrap(f):
 			return fmt.Errorf("it brings %.80q, which a node that comes back has", path)

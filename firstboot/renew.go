@@ -17,19 +17,22 @@ import (
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
-// kubeletConf tells a node's kubelet where the API server is, adminConf a control plane's agent.
+// kubeletConf tells a node's kubelet where the API server is, adminConf a control plane's agent. superAdminConf is what kubeadm init uses
+// beside it.
 const (
-	kubeletConf = "/etc/kubernetes/kubelet.conf"
-	adminConf   = "/etc/kubernetes/admin.conf"
+	kubeletConf    = "/etc/kubernetes/kubelet.conf"
+	adminConf      = "/etc/kubernetes/admin.conf"
+	superAdminConf = "/etc/kubernetes/super-admin.conf"
 )
 
 // renewing renews what kubeadm wrote on the disk of a node that comes back.
 type renewing struct{ *finishing }
 
-// run brings what kubeadm once wrote on the disk of a node that comes back up to what Proceed says: a control plane's certificates
-// and kubeconfigs, and where the kubelet finds the API server. What cannot be judged stays as it is, with a warning: the node
-// worked with it.
+// run brings what kubeadm once wrote on the disk of a node that comes back up to what Proceed says: by which authorities API servers are
+// known, a control plane's certificates and kubeconfigs, and where the kubelet finds the API server. What cannot be judged stays as it
+// is, with a warning: the node worked with it.
 func (r renewing) run(ctx context.Context) error {
+	r.takeAuthorities() // kubeadm refuses to go on beside a kubeconfig that begins with another one than signs.
 	if r.bootstraps() {
 		return nil // A kubelet that bootstraps anew is told the endpoint with its token.
 	}
@@ -37,6 +40,7 @@ func (r renewing) run(ctx context.Context) error {
 		if err := r.renewCertificates(ctx); err != nil {
 			return err
 		}
+		r.takeAuthorities()
 	}
 	if r.proceed.GetEndpoint() == "" {
 		return nil
@@ -46,6 +50,13 @@ func (r renewing) run(ctx context.Context) error {
 			"see which control planes serve it (hullmark endpoint show); the node tries again at its next boot")
 	}
 	return nil
+}
+
+// takeAuthorities is trustCA for a node that comes back.
+func (r renewing) takeAuthorities() {
+	if err := r.trustCA(); err != nil {
+		r.unrenewed(fmt.Errorf("trust the Kubernetes CA: %w", err))
+	}
 }
 
 // renewCertificates goes on with a renewal that did not end, whose old files may be gone, or begins one that is due.

@@ -207,6 +207,13 @@ func TestUnsignedKeysAreRefused(t *testing.T) {
 		"the front proxy's CA of before": {func(s *stage) []*wire.File {
 			return replace(s.signed(t, set{version: next.version, number: next.number, keyset: "brought", beside: []*wire.File{{Path: hullmark.FrontProxyCAKey, Content: []byte("next"), Mode: 0o600}}}), hullmark.FrontProxyCAKey, "former")
 		}, "not those that the signed policy commits to"},
+		"another Kubernetes CA": {func(s *stage) []*wire.File {
+			return replace(s.signed(t, next), hullmark.KubernetesCACertificate, "foreign")
+		}, "not those that the signed policy commits to"},
+		"what a worker is brought": {func(s *stage) []*wire.File {
+			files := wire.ContentOf(s.signed(t, next))
+			return []*wire.File{{Path: hullmark.PolicyFile, Content: files(hullmark.PolicyFile), Mode: 0o644}}
+		}, "want a number"},
 		"an authority alone": {func(*stage) []*wire.File {
 			return []*wire.File{{Path: hullmark.EtcdCAKey, Content: []byte("foreign"), Mode: 0o600}}
 		}, "policy: it is empty"},
@@ -308,7 +315,7 @@ func TestDocumentsOfAnEarlierPolicyGo(t *testing.T) {
 // A join service gives a worker no keys, and a control plane that comes back no other authorities than it has; the operator may.
 func TestAuthoritiesOfANodeThatComesBackStay(t *testing.T) {
 	for path, refused := range map[string]bool{
-		"/etc/kubernetes/pki/ca.key": true, "/etc/kubernetes/kubelet.conf": true, "/var/lib/hullmark/initialising.json": true,
+		"/etc/kubernetes/pki/sa.key": true, "/etc/kubernetes/kubelet.conf": true, "/var/lib/hullmark/initialising.json": true,
 		hullmark.SettingsFile: false, "/etc/kubernetes/audit.yaml": false,
 	} {
 		s, _ := returning(t, time.Now().Add(year))
@@ -322,7 +329,7 @@ func TestAuthoritiesOfANodeThatComesBackStay(t *testing.T) {
 		t.Error("a worker takes keys")
 	}
 	o.service, o.disk.Joined = "", true
-	if err := o.checkOwned(&wire.Proceed{Role: string(hullmark.ControlPlane), Files: []*wire.File{{Path: "/etc/kubernetes/pki/ca.key"}}}); err != nil {
+	if err := o.checkOwned(&wire.Proceed{Role: string(hullmark.ControlPlane), Files: []*wire.File{{Path: "/etc/kubernetes/pki/sa.key"}}}); err != nil {
 		t.Errorf("an operator: %v", err)
 	}
 }

@@ -40,7 +40,7 @@ func (r *room) take() []string {
 }
 
 // secret is a file that only its owner reads; each call of Files reads it anew.
-const secret = "/etc/kubernetes/pki/ca.key"
+const secret = "/etc/kubernetes/pki/sa.key"
 
 // rotated is a file that a rotation exchanges.
 const rotated = "/var/lib/hullmark/keyset.json"

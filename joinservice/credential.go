@@ -1,6 +1,8 @@
 package joinservice
 
 import (
+	"crypto/x509"
+	"encoding/hex"
 	"slices"
 	"time"
 
@@ -22,6 +24,19 @@ type Credential struct {
 	Fingerprint string `json:"sha256"`
 	// Ends is when it ends.
 	Ends time.Time `json:"ends"`
+	// Issuer names the key of the CA that signed it (IssuerOf); empty of one that was noted by a release that did not know it.
+	Issuer string `json:"issuer,omitempty"`
+}
+
+// IssuerOf names the key that signed a certificate, as the certificate says it (RFC 5280 §4.2.1.1), in hexadecimal. Nothing is trusted by
+// that: API servers verify signatures.
+func IssuerOf(certificate *x509.Certificate) string {
+	return hex.EncodeToString(certificate.AuthorityKeyId)
+}
+
+// AuthorityID names a CA's key likewise.
+func AuthorityID(certificate *x509.Certificate) string {
+	return hex.EncodeToString(certificate.SubjectKeyId)
 }
 
 // Holds reports whether a certificate is one of those that were seen issued to the machine since its last token.
@@ -29,9 +44,32 @@ func (m Machine) Holds(fingerprint string) bool {
 	return fingerprint != "" && slices.ContainsFunc(m.Credentials, func(c Credential) bool { return c.Fingerprint == fingerprint })
 }
 
-// holdsBeyond reports whether one of the machine's listed certificates lasts beyond a time.
-func (m Machine) holdsBeyond(end time.Time) bool {
-	return slices.ContainsFunc(m.Credentials, func(c Credential) bool { return c.Ends.After(end) })
+// holdsBeyond reports whether one of the machine's listed certificates lasts beyond a time, and is not of a CA beside the ones named: those
+// are trusted.
+func (m Machine) holdsBeyond(end time.Time, trusted []string) bool {
+	return slices.ContainsFunc(m.Credentials, func(c Credential) bool {
+		return c.Ends.After(end) && (c.Issuer == "" || slices.Contains(trusted, c.Issuer))
+	})
+}
+
+// FormerUntil is until when the machine's kubelet may be known by a certificate that is not of the CA of that name alone: the last of its
+// listed ones that says another, or, where none is listed that lasts, the last that it may have got. It is the zero time if there is none
+// that lasts beyond now. A control plane's kubelet is given one at its boot, which is in no list, so that only the listed ones count.
+func (m Machine) FormerUntil(authority string, now time.Time) (until time.Time) {
+	lasting := false
+	for _, c := range m.Credentials {
+		if !c.Ends.After(now) {
+			continue
+		}
+		lasting = true
+		if c.Issuer != authority && c.Ends.After(until) {
+			until = c.Ends
+		}
+	}
+	if !lasting && m.Role == hullmark.Worker && m.CertificateEnds.After(now) {
+		return m.CertificateEnds
+	}
+	return until
 }
 
 // RecognisedByName reports whether any certificate for the machine's name is taken for its kubelet's. A control plane's is:

@@ -69,6 +69,8 @@ type ticketed struct {
 	*proved
 	// token is the public half of the token that Proceed brings, empty if it brings none.
 	token string
+	// trusts is what Proceed brings a worker of the Kubernetes CA, once all control planes hold it.
+	trusts hullmark.CADigest
 	// phase is the one that was recorded last, at phased.
 	phase  string
 	phased time.Time
@@ -245,7 +247,7 @@ func (p *proved) recordTicket(ctx context.Context) error {
 			EKCertificate: ekCertificate, Voucher: voucher, ProviderID: p.admission.Member.ProviderID, CertificateEnds: m.CertificateEnds,
 		}
 		if p.kind() == hullmark.Rejoin {
-			m.FirstKey, m.Credentials, m.ProviderID = former.FirstKey, former.Credentials, former.ProviderID
+			m.FirstKey, m.Credentials, m.ProviderID, m.KubernetesCA = former.FirstKey, former.Credentials, former.ProviderID, former.KubernetesCA
 		}
 		return p.checkPolicy()
 	})
@@ -443,6 +445,7 @@ func (t *ticketed) finish(err error, ready hullmark.EtcdState) error {
 			stored := t.hosted(ready)
 			m.State, m.Token, m.Phase, m.Condition = MachineReady, left, "", m.Etcd.forgot(stored)
 			m.Etcd.Note(stored)
+			m.KubernetesCA = cmp.Or(t.trusts, m.KubernetesCA)
 		})
 	case errors.As(err, &reported):
 		left := t.revoke(t.ctx, t.token)

@@ -31,6 +31,9 @@ type Machine struct {
 	// Rotation is that of the keys by which a control plane runs in this boot, as its own join service said: an earlier one than it holds
 	// while its programs have certificates of an authority that was exchanged.
 	Rotation uint64 `json:"rotation,omitempty"`
+	// KubernetesCA is what a worker trusts of the Kubernetes CA since it was Ready last, once policies commit to that
+	// (measurements.Policy): what it was brought while all control planes held it. Zero is what it has trusted before.
+	KubernetesCA hullmark.CADigest `json:"kubernetesCA,omitzero"`
 	// Record is that of its state disk.
 	Record Record `json:"disk"`
 	// Advanced is when it was last issued a number while it was Ready, by the service's clock.

@@ -1,6 +1,8 @@
 package joinservice
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,7 +16,7 @@ import (
 )
 
 // addMaterial adds to Proceed what a node joins with: a new token, in its JoinConfiguration, where the cluster is, and a
-// control plane's files. What the node confirmed is recorded with the token.
+// control plane's files, or what a worker holds the cluster's CA to. What the node confirmed is recorded with the token.
 func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
 	member := o.admission.Member
 	var own netip.Addr
@@ -29,6 +31,8 @@ func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
 			return err
 		}
 	} else if err := o.service.RemoveNode(o.ctx, member.Name); err != nil {
+		return err
+	} else if err := o.addTrust(proceed); err != nil {
 		return err
 	}
 	token, err := o.service.Tokens.Issue(o.ctx, Machine{EKID: o.claims.EKID, Name: member.Name, Role: member.Role}, o.confirm)
@@ -53,11 +57,21 @@ func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
 const bootstrapMargin = 10 * time.Minute
 
 // lacksCertificate reports that a worker's kubelet has no certificate any more by this service's clock, or none that was seen
-// issued, so that it could renew it. What the node says of it earns it no more than a token for its own name and one key. A
-// control plane makes its kubelet another itself, from the authority on its disk.
+// issued and is of a CA that is trusted, so that it could renew it. What the node says of it earns it no more than a token for its own
+// name and one key. A control plane makes its kubelet another itself, from the authority on its disk.
 func (o *opened) lacksCertificate() bool {
 	soon := time.Now().Add(bootstrapMargin)
-	return o.admission.Member.Role == hullmark.Worker && (o.disk.CertificateEnds.Before(soon) || !o.last.machine.holdsBeyond(soon))
+	return o.admission.Member.Role == hullmark.Worker && (o.disk.CertificateEnds.Before(soon) || !o.last.machine.holdsBeyond(soon, authorityIDs(o.service.KubernetesCA)))
+}
+
+// authorityIDs names the CAs of a text in PEM.
+func authorityIDs(text []byte) (names []string) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil {
+			names = append(names, AuthorityID(certificate))
+		}
+	}
+	return names
 }
 
 // addBootstrap adds to Proceed what the kubelet of a node that comes back asks for a new certificate with. What the node confirmed
@@ -138,7 +152,29 @@ func (o *opened) addEndpoint(proceed *wire.Proceed) error {
 		if err := o.addRotated(proceed); err != nil {
 			return err
 		}
+	} else if err := o.addTrust(proceed); err != nil {
+		return err
 	}
 	proceed.Endpoint = settings.ControlPlaneEndpoint
 	return nil
+}
+
+// addTrust adds to Proceed of a worker, once policies commit to the Kubernetes CA, the signed policy, and for a node that comes back the
+// certificates themselves: one that joins has them from the cluster. A service that holds others than the policy commits to brings none,
+// and the worker goes on with what it has. That the worker trusts them is recorded only if all control planes hold them: from then on the
+// cluster tells its pods of no others, which read them when they start.
+func (o *opened) addTrust(proceed *wire.Proceed) error {
+	committed := o.policy.policy.KubernetesCA
+	if committed == (hullmark.CADigest{}) || hullmark.DigestCA(o.service.KubernetesCA) != committed {
+		return nil
+	}
+	proceed.Files = append(proceed.Files, &wire.File{Path: hullmark.PolicyFile, Content: o.policy.signed.Envelope, Mode: 0o644})
+	if o.comesBack() {
+		proceed.Files = append(proceed.Files, &wire.File{Path: hullmark.KubernetesCACertificate, Content: o.service.KubernetesCA, Mode: 0o644})
+	}
+	planes, err := o.service.knownPlanes(o.ctx, o.policy)
+	if err == nil && !planes.behind {
+		o.trusts = committed
+	}
+	return err
 }

@@ -67,7 +67,7 @@ type Service struct {
 	Settings Settings
 	// Lookup asks DNS, for warnings alone; without it there are none.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-	// KubernetesCA is the certificate, in PEM, to which nodes hold the API server.
+	// KubernetesCA are the certificates, in PEM, to which nodes hold the API server: one, or the two of an exchange.
 	KubernetesCA []byte
 	// Timeouts is ServiceTimeouts in all but tests.
 	Timeouts Timeouts

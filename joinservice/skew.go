@@ -31,19 +31,16 @@ type planes struct {
 	of   *verified
 	at   time.Time
 	seen map[hullmark.EKID]step.Seen
+	// behind says that the record of one does not say the policy's rotation.
+	behind bool
 }
 
 // servers returns the API servers of the control planes other than node, by name: of the members of that role that have a record, as it
 // says which release each was admitted with last.
 func (s *Service) servers(ctx context.Context, policy *verified, node hullmark.EKID) ([]step.Seen, error) {
-	known := s.planes.Load()
-	if known == nil || known.of != policy || time.Since(known.at) > planesAge {
-		seen, err := s.readPlanes(ctx, policy)
-		if err != nil {
-			return nil, err
-		}
-		known = &planes{of: policy, at: time.Now(), seen: seen}
-		s.planes.Store(known)
+	known, err := s.knownPlanes(ctx, policy)
+	if err != nil {
+		return nil, err
 	}
 	var servers []step.Seen
 	for id, plane := range known.seen {
@@ -55,8 +52,21 @@ func (s *Service) servers(ctx context.Context, policy *verified, node hullmark.E
 	return servers, nil
 }
 
-func (s *Service) readPlanes(ctx context.Context, policy *verified) (map[hullmark.EKID]step.Seen, error) {
-	seen := map[hullmark.EKID]step.Seen{}
+// knownPlanes reads the control planes' records, unless that was just done.
+func (s *Service) knownPlanes(ctx context.Context, policy *verified) (*planes, error) {
+	known := s.planes.Load()
+	if known == nil || known.of != policy || time.Since(known.at) > planesAge {
+		var err error
+		if known, err = s.readPlanes(ctx, policy); err != nil {
+			return nil, err
+		}
+		s.planes.Store(known)
+	}
+	return known, nil
+}
+
+func (s *Service) readPlanes(ctx context.Context, policy *verified) (*planes, error) {
+	read := &planes{of: policy, at: time.Now(), seen: map[hullmark.EKID]step.Seen{}}
 	for _, member := range policy.planes {
 		m, version, err := s.Records.Load(ctx, member.EKID)
 		if err != nil {
@@ -69,7 +79,8 @@ func (s *Service) readPlanes(ctx context.Context, policy *verified) (map[hullmar
 		if !kubernetes.Known() {
 			kubernetes = policy.versions[m.Document]
 		}
-		seen[member.EKID] = step.Seen{Node: m.Name, Version: kubernetes}
+		read.seen[member.EKID] = step.Seen{Node: m.Name, Version: kubernetes}
+		read.behind = read.behind || m.Rotation < policy.policy.Rotation
 	}
-	return seen, nil
+	return read, nil
 }

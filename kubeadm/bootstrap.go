@@ -24,7 +24,7 @@ const (
 // KubeletIdentity returns the files and folders that a kubelet knows itself by at the API server: without them it bootstraps anew.
 func KubeletIdentity() []string { return []string{kubernetesDir + "kubelet.conf", kubeletPKI} }
 
-// BootstrapKubeconfig returns the content of BootstrapFile: the API server at HOST:PORT, the CA, in PEM, that its certificate
+// BootstrapKubeconfig returns the content of BootstrapFile: the API server at HOST:PORT, the CA's certificates, in PEM, that its own
 // has to come from, and a bootstrap token.
 func BootstrapKubeconfig(endpoint string, ca []byte, token hullmark.Secret) ([]byte, error) {
 	host, port, err := net.SplitHostPort(endpoint)

@@ -1,6 +1,7 @@
 package kubeadm
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -65,6 +66,43 @@ func WithEndpoint(kubeconfig []byte, endpoint string) (changed []byte, differs b
 		return nil, false, fmt.Errorf("kubeconfig: %w", err)
 	}
 	return changed, true, nil
+}
+
+// authorityField is where a kubeconfig has the certificates, in PEM and base64, that an API server's may chain to.
+const authorityField = "certificate-authority-data"
+
+// WithAuthorities returns a kubeconfig that takes API servers by these certificates, in PEM, and is as before in all else. kubeadm writes
+// the first one of a file alone, and those of before the other one was there know nothing of it. It reports whether it took them by others.
+func WithAuthorities(kubeconfig, certificates []byte) (changed []byte, differs bool, err error) {
+	config, cluster, err := clusterIn(kubeconfig)
+	if err != nil {
+		return nil, false, err
+	}
+	text := base64.StdEncoding.EncodeToString(certificates)
+	_, named := cluster["certificate-authority"] // A file, that clients leave alone beside data.
+	if cluster[authorityField] == text && !named {
+		return kubeconfig, false, nil
+	}
+	cluster[authorityField] = text
+	delete(cluster, "certificate-authority")
+	if changed, err = yaml.Marshal(config); err != nil {
+		return nil, false, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return changed, true, nil
+}
+
+// AuthoritiesOf returns the certificates, in PEM, by which a kubeconfig takes API servers.
+func AuthoritiesOf(kubeconfig []byte) ([]byte, error) {
+	_, cluster, err := clusterIn(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	text, _ := cluster[authorityField].(string)
+	certificates, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(certificates) == 0 {
+		return nil, fmt.Errorf("kubeconfig: want certificates in %s", authorityField)
+	}
+	return certificates, nil
 }
 
 // WithControlPlane returns a stored ClusterConfiguration that names a control plane's endpoint and these names, and is as

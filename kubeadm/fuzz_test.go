@@ -40,6 +40,24 @@ func FuzzWithEndpoint(f *testing.F) {
 	})
 }
 
+// FuzzWithAuthorities does the same for its authorities, which are found in it then.
+func FuzzWithAuthorities(f *testing.F) {
+	f.Add([]byte("apiVersion: v1\nkind: Config\nclusters:\n- name: none\n  cluster:\n    certificate-authority-data: YQ==\nusers:\n- name: none\n  user: {}\n"))
+	f.Add([]byte("clusters: [{name: a, cluster: {certificate-authority: x, certificate-authority-data: [1]}}]\n"))
+	f.Fuzz(func(t *testing.T, kubeconfig []byte) {
+		changed, _, err := WithAuthorities(kubeconfig, []byte("certificates"))
+		if err != nil {
+			return
+		}
+		if _, differs, err := WithAuthorities(changed, []byte("certificates")); err != nil || differs {
+			t.Errorf("%q was changed again: %v", changed, err)
+		}
+		if found, err := AuthoritiesOf(changed); err != nil || string(found) != "certificates" {
+			t.Errorf("%q has %q: %v", changed, found, err)
+		}
+	})
+}
+
 // FuzzReadRendered reads what lies on a disk as static pods, and makes documents of it that kubeadm can read.
 func FuzzReadRendered(f *testing.F) {
 	for _, text := range pods("v1.36.3", "--emulated-version=1.35") {

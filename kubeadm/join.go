@@ -75,7 +75,7 @@ type JoinParams struct {
 	NodeName string
 	// Endpoint is the control plane's host:port.
 	Endpoint string
-	// CA is the cluster's Kubernetes CA certificate in PEM.
+	// CA has the certificates of the cluster's Kubernetes CA in PEM.
 	CA []byte
 	// Token is the bootstrap token ("id.secret") with which the kubelet asks for its first certificate.
 	Token hullmark.Secret

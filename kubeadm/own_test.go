@@ -33,6 +33,7 @@ func TestCheckDocuments(t *testing.T) {
 		"kubeadm's general pair":   {"  - name: cluster-signing-cert-file\n    value: \"\"\n", "", `cluster-signing-cert-file: it is missing: Hullmark relies on ""`},
 		"the pair given twice":     {manager, manager + argument("cluster_signing_key_file", "/x"), `cluster-signing-key-file: Hullmark relies on "", got "/x"`},
 		"the cluster's CA":         {"kubelet-serving-ca.crt", "ca.crt", "cluster-signing-kubelet-serving-cert-file: Hullmark relies on"},
+		"kubeadm's file of two":    {"kubernetes-signing-ca.crt", "ca.crt", "cluster-signing-kube-apiserver-client-cert-file: Hullmark relies on"},
 		"the signer of anything":   {manager, manager + argument("cluster-signing-legacy-unknown-cert-file", "/x"), "legacy-unknown-cert-file: leave it out"},
 		"unverified kubelets":      {"  - name: kubelet-certificate-authority\n    value: /etc/kubernetes/pki/kubelet-serving-trust.crt\n", "", "kubelet-certificate-authority: it is missing"},
 		"kubelets of any CA":       {"value: /etc/kubernetes/pki/kubelet-serving-trust.crt", "value: /etc/kubernetes/pki/ca.crt", "kubelet-certificate-authority: Hullmark relies on"},
@@ -66,6 +67,37 @@ func TestCheckDocuments(t *testing.T) {
 	}
 	if err := CheckDocuments([]byte(ownDocuments(t, Slow))); err != nil {
 		t.Errorf("the profile slow: %v", err)
+	}
+}
+
+// A cluster whose controller manager signs by kubeadm's own file, which may have two certificates, is told from ours, and so is one that
+// signs by several.
+func TestSignsApart(t *testing.T) {
+	var ours string
+	for part := range strings.SplitSeq(ownDocuments(t, Normal), "---\n") {
+		if strings.Contains(part, "kind: ClusterConfiguration\n") {
+			ours = part
+		}
+	}
+	const manager, file = "controllerManager:\n  extraArgs:\n", "kubernetes-signing-ca.crt"
+	for name, c := range map[string]struct {
+		stored string
+		apart  bool
+	}{
+		"ours":            {ours, true},
+		"of before":       {strings.ReplaceAll(ours, file, "ca.crt"), false},
+		"one of before":   {strings.Replace(ours, file, "ca.crt", 1), false},
+		"said twice":      {strings.Replace(ours, manager, manager+"  - {name: cluster-signing-kubelet-client-cert-file, value: /etc/kubernetes/pki/ca.crt}\n", 1), false},
+		"nothing is said": {"kind: ClusterConfiguration\n", false},
+	} {
+		if apart, err := SignsApart([]byte(c.stored)); apart != c.apart || err != nil {
+			t.Errorf("%s: %t, %v", name, apart, err)
+		}
+	}
+	for _, broken := range []string{"- a", "controllerManager: {extraArgs: {v: '4'}}"} {
+		if _, err := SignsApart([]byte(broken)); err == nil {
+			t.Errorf("%s is read", broken)
+		}
 	}
 }
 

@@ -134,16 +134,36 @@ func (r Renewal) plan() (documents []byte, why string, err error) {
 	return documents, why, err
 }
 
-// KubeletEnded reports that the kubelet's client certificate has ended, or is about to, or cannot be read, so that
-// KubeletIdentity has to be made anew, too. One that kubeadm has just made is in kubelet.conf alone, and the kubelet exchanges
-// it when it starts.
+// KubeletEnded reports that the kubelet's client certificate has ended, or is about to, or cannot be read, or is of an authority that is
+// trusted no more, so that KubeletIdentity has to be made anew, too. One that kubeadm has just made is in kubelet.conf alone, and the
+// kubelet exchanges it when it starts.
 func (r Renewal) KubeletEnded() bool {
 	text, err := r.Read(ClientCertificate)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
 	ends, torn := pemcert.End(text)
-	return err != nil || torn != nil || ends.Sub(r.Now) < kubeletMargin
+	return err != nil || torn != nil || ends.Sub(r.Now) < kubeletMargin || r.distrusted(text)
+}
+
+// distrusted reports that the first certificate of a text, which holds a key, too, is of none of the cluster's authorities. Where these
+// cannot be read it is not.
+func (r Renewal) distrusted(text []byte) bool {
+	trusted, err := r.Read(hullmark.KubernetesCACertificate)
+	if err != nil {
+		return false
+	}
+	certificate, err := pemcert.First(text)
+	if err != nil {
+		return true
+	}
+	for block, rest := pem.Decode(trusted); block != nil; block, rest = pem.Decode(rest) {
+		authority, err := x509.ParseCertificate(block.Bytes)
+		if err == nil && certificate.CheckSignatureFrom(authority) == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // kubeletMargin is how much longer a kubelet's certificate has to last for a control plane to start with it.

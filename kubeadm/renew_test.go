@@ -76,6 +76,24 @@ func TestPlanSaysWhy(t *testing.T) {
 	}
 }
 
+// A kubelet's certificate is made anew once its authority is trusted no more, and not while that is.
+func TestKubeletOfAFormerAuthority(t *testing.T) {
+	ca, next := nodetest.NewAuthority(t), nodetest.NewAuthority(t)
+	certificate, key := ca.Issue(t, fresh)
+	for name, c := range map[string]struct {
+		trusted []byte
+		ended   bool
+	}{"its own": {ca.PEM, false}, "it, and the next": {slices.Concat(next.PEM, ca.PEM), false}, "another": {next.PEM, true}, "none": {nil, false}} {
+		files := map[string][]byte{kubeadm.ClientCertificate: slices.Concat(key, certificate), hullmark.KubernetesCACertificate: c.trusted}
+		if c.trusted == nil {
+			delete(files, hullmark.KubernetesCACertificate)
+		}
+		if got := renewal(files, "192.0.2.7:6443").KubeletEnded(); got != c.ended {
+			t.Errorf("trusted is %s: ended %t", name, got)
+		}
+	}
+}
+
 // An interrupted renewal goes on with its documents, for the release that this image carries.
 func TestInterrupted(t *testing.T) {
 	files := map[string][]byte{kubeadm.RenewFile: []byte("kind: ClusterConfiguration\nkubernetesVersion: v1.30.0\nmore: v1.30.0\n")}

@@ -1,7 +1,10 @@
 package kubeadm_test
 
 import (
+	"bytes"
+	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,5 +54,38 @@ func TestWithControlPlane(t *testing.T) {
 	}
 	if _, _, err := kubeadm.WithControlPlane([]byte("{"), "a:1", nil); err == nil {
 		t.Error("no YAML is taken")
+	}
+}
+
+// A kubeconfig takes API servers by all certificates of a file, and by no file that it names; users and server stay as they are.
+func TestWithAuthorities(t *testing.T) {
+	ca, next := nodetest.NewAuthority(t), nodetest.NewAuthority(t)
+	text, both := ca.Kubeconfig(t, "192.0.2.7:6443"), slices.Concat(next.PEM, ca.PEM)
+	if _, differs, err := kubeadm.WithAuthorities(text, ca.PEM); differs || err != nil {
+		t.Errorf("the same authority: %v, %v", differs, err)
+	}
+	changed, differs, err := kubeadm.WithAuthorities(text, both)
+	if !differs || err != nil {
+		t.Fatal(differs, err)
+	}
+	if found, err := kubeadm.AuthoritiesOf(changed); !bytes.Equal(found, both) || err != nil {
+		t.Errorf("it has %q, %v", found, err)
+	}
+	back, _, err := kubeadm.WithAuthorities(changed, ca.PEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after map[string]any
+	if err := errors.Join(yaml.Unmarshal(text, &before), yaml.Unmarshal(back, &after)); err != nil || !reflect.DeepEqual(before, after) {
+		t.Errorf("back again it is\n%s\nand was\n%s\n%v", back, text, err)
+	}
+	file := strings.Replace(string(text), "certificate-authority-data:", "certificate-authority: /tmp/x, certificate-authority-data:", 1)
+	if plain, differs, err := kubeadm.WithAuthorities([]byte(file), ca.PEM); !differs || err != nil || strings.Contains(string(plain), "/tmp/x") {
+		t.Errorf("a file is named still: %t, %v\n%s", differs, err, plain)
+	}
+	for _, broken := range []string{"", "clusters: []", "clusters: [{cluster: {certificate-authority-data: '?'}}]", "clusters: [{cluster: {server: x}}]"} {
+		if found, err := kubeadm.AuthoritiesOf([]byte(broken)); err == nil {
+			t.Errorf("%q has %q", broken, found)
+		}
 	}
 }

@@ -62,6 +62,9 @@ type Policy struct {
 	Rotation uint64 `json:"rotation,omitempty"`
 	// Keys commits to the keys of that rotation: nothing else is taken from a join service, or handed out by one.
 	Keys hullmark.KeysDigest `json:"keys,omitzero"`
+	// KubernetesCA commits to the Kubernetes CA's certificates, once an exchange of it was begun: no worker takes others. It is zero
+	// before.
+	KubernetesCA hullmark.CADigest `json:"kubernetesCA,omitzero"`
 	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Scope, channel.Named), at nodes
 	// that hold this one. It never falls.
 	OperatorsFrom uint64 `json:"operatorsFrom,omitempty"`

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,14 +33,25 @@ func newRun() string {
 // file is where a run's state is saved.
 func (a *Addons) file(run string) string { return filepath.Join(a.Saved, run+savedEnding) }
 
-// cluster is the SHA-256 of the Kubernetes CA of the cluster that is spoken to.
-func (a *Addons) cluster() (string, error) {
-	block, _ := pem.Decode(a.Config.CAData)
-	if block == nil {
-		return "", errors.New("the configuration has no certificate of the cluster's CA")
+// authorities are the SHA-256 of the certificates of the Kubernetes CA of the cluster that is spoken to, at first of the one that signs.
+func (a *Addons) authorities() (sums []string, err error) {
+	for block, rest := pem.Decode(a.Config.CAData); block != nil; block, rest = pem.Decode(rest) {
+		sum := sha256.Sum256(block.Bytes)
+		sums = append(sums, hex.EncodeToString(sum[:]))
 	}
-	sum := sha256.Sum256(block.Bytes)
-	return hex.EncodeToString(sum[:]), nil
+	if len(sums) == 0 {
+		return nil, errors.New("the configuration has no certificate of the cluster's CA")
+	}
+	return sums, nil
+}
+
+// cluster is the first of them, which a saved state is known by.
+func (a *Addons) cluster() (string, error) {
+	sums, err := a.authorities()
+	if err != nil {
+		return "", err
+	}
+	return sums[0], nil
 }
 
 // save writes all that a plan may change, all definitions and all custom resources to a new file, and reads it back.
@@ -219,7 +231,7 @@ func (s *saver) custom(ctx context.Context) error {
 
 // open reads a saved state of this cluster's, of the run that is named, or of any if that is empty.
 func (a *Addons) open(path, run string, each func(saved) error) (h header, err error) {
-	cluster, err := a.cluster()
+	authorities, err := a.authorities()
 	if err != nil {
 		return h, err
 	}
@@ -234,8 +246,8 @@ func (a *Addons) open(path, run string, each func(saved) error) (h header, err e
 	}
 	begin := func(h header) error {
 		switch {
-		case h.Cluster != cluster:
-			return errors.New("it is another cluster's: its Kubernetes CA is not this one's")
+		case !slices.Contains(authorities, h.Cluster):
+			return errors.New("it is another cluster's, or of before the Kubernetes CA was exchanged: its CA is not this one's")
 		case run != "" && h.Run != run:
 			return fmt.Errorf("it is what run %s saved, under the name of run %s; next: look who has changed the folder, and bring the right file", h.Run, run)
 		}

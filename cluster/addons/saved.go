@@ -42,7 +42,7 @@ type header struct {
 	Run      string    `json:"run"`
 	Previous string    `json:"previous,omitempty"`
 	Time     time.Time `json:"time"`
-	// Cluster is the SHA-256 of the cluster's Kubernetes CA, in hexadecimal digits.
+	// Cluster is the SHA-256 of the certificate of the cluster's Kubernetes CA that signs, in hexadecimal digits.
 	Cluster string `json:"cluster"`
 	// Addons are the names of those that were to change.
 	Addons []string `json:"addons"`

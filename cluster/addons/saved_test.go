@@ -18,6 +18,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // example writes a saved state of two objects and an absence.
@@ -278,7 +279,30 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Whoever may write in the folder, and has no passphrase, gives an older saved state the name of the one that a run left: it is not put back.
+// What was saved while the Kubernetes CA was exchanged is opened as long as the CA of then is trusted.
+func TestOpenInAnExchange(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	a := operatorOf(t, c, "passphrase")
+	path := stored(t, a)
+	for i, step := range []func(cluster.CAName) error{c.TrustCA, c.SignWithCA, c.DropCA} {
+		if err := step(cluster.KubernetesCA); err != nil {
+			t.Fatal(err)
+		}
+		a.Config.CAData = c.KubernetesCA()
+		if _, err := a.open(path, "", func(saved) error { return nil }); (err == nil) != (i < 2) || err != nil && !strings.Contains(err.Error(), "of before the Kubernetes CA was exchanged") {
+			t.Errorf("after step %d: %v", i+1, err)
+		}
+	}
+}
+
+// Whoever may write in the folder, and has no passphrase, gives an older saved state the name of the one that a run left: it is not put
+// back.
 func TestSwappedSavedState(t *testing.T) {
 	c, err := cluster.New()
 	if err != nil {

@@ -4,6 +4,7 @@ package backup
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net/netip"
@@ -70,7 +71,7 @@ func TestBackupComesBack(t *testing.T) {
 	want := Restore{
 		Policy: measurements.Policy{Members: []measurements.Member{
 			{EKID: hullmark.EKID{1}, Role: hullmark.ControlPlane, Name: "cp1"}, rule(2, "w1"),
-		}}, Authority: c.Kubernetes.Certificate, Now: time.Now(),
+		}}, Authorities: c.KubernetesCAs(), Now: time.Now(),
 	}
 	refuseBadBackups(t, backup, want)
 
@@ -168,7 +169,7 @@ func refuseBadBackups(t *testing.T, good *os.File, want Restore) {
 	if _, err := Prepare(memory(t), short, want); err == nil || !strings.Contains(err.Error(), "SHA-256") {
 		t.Errorf("a backup without its last page: %v", err)
 	}
-	want.Authority = makeAuthority()
+	want.Authorities = []*x509.Certificate{makeAuthority()}
 	if _, err := Prepare(memory(t), good, want); err == nil || !strings.Contains(err.Error(), "of another cluster") {
 		t.Errorf("a backup of another cluster: %v", err)
 	}

@@ -3,14 +3,16 @@ package backup
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
 // ConfigMaps of kubeadm's and of the controller manager's, with the keys that are read.
@@ -92,17 +94,20 @@ func configuration(s *state) ([]byte, error) {
 	return []byte(text), err
 }
 
-// checkAuthority refuses a backup of another cluster: a cluster's Kubernetes CA never changes, and no other has it.
-func checkAuthority(s *state, authority *x509.Certificate) error {
+// checkAuthority refuses a backup of another cluster, which has none of the certificates of this one's Kubernetes CA: no other cluster
+// does. One from before an exchange that is over has none either, and nothing else tells whose it is.
+func checkAuthority(s *state, authorities []*x509.Certificate) error {
 	text, err := s.content(authorityKey, authorityObject)
 	if err != nil {
 		return err
 	}
-	block, rest := pem.Decode([]byte(text))
-	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) != 0 || !bytes.Equal(block.Bytes, authority.Raw) {
-		return errors.New("this backup is of another cluster: its Kubernetes CA is not the one in the cluster file; give the backup and the cluster file of the same cluster")
+	found, err := pemcert.Split([]byte(text))
+	if err == nil && slices.ContainsFunc(authorities, func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(found, func(der []byte) bool { return bytes.Equal(der, c.Raw) })
+	}) {
+		return nil
 	}
-	return nil
+	return errors.New("this backup is of another cluster, or of before its Kubernetes CA was exchanged: that CA is not the one in the cluster file; give the backup and the cluster file of the same cluster, of before or of after")
 }
 
 // nodeOf returns the Node that a Pod is bound to, or nothing.

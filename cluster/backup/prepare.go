@@ -19,8 +19,8 @@ import (
 type Restore struct {
 	// Policy is the cluster's of today, whose signature was checked: it decides which machines come back.
 	Policy measurements.Policy
-	// Authority is the cluster's Kubernetes CA.
-	Authority *x509.Certificate
+	// Authorities are the certificates of the cluster's Kubernetes CA: one, or the two of an exchange, of one of which a backup has to be.
+	Authorities []*x509.Certificate
 	// Now is the time of the restore; records are widened up to it.
 	Now time.Time
 }
@@ -109,7 +109,7 @@ func edit(dst *os.File, from *database, want Restore) (Content, error) {
 	if err != nil {
 		return Content{}, err
 	}
-	if err := checkAuthority(state, want.Authority); err != nil {
+	if err := checkAuthority(state, want.Authorities); err != nil {
 		return Content{}, err
 	}
 	content := Content{Revision: state.revision}

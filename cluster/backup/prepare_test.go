@@ -3,6 +3,7 @@ package backup
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -173,6 +174,31 @@ func TestPrepareInBatches(t *testing.T) {
 	}
 }
 
+// While the Kubernetes CA is exchanged a backup has two certificates of it, or the one of the step before, and the cluster file has two.
+func TestPrepareInAnExchange(t *testing.T) {
+	other := makeAuthority()
+	for what, c := range map[string]struct {
+		held  []*x509.Certificate
+		known []*x509.Certificate
+	}{
+		"the step before":     {[]*x509.Certificate{authority()}, []*x509.Certificate{authority(), other}},
+		"the former one":      {[]*x509.Certificate{authority()}, []*x509.Certificate{other, authority()}},
+		"both of an exchange": {[]*x509.Certificate{other, authority()}, []*x509.Certificate{authority()}},
+	} {
+		e := uniform(t)
+		var text []byte
+		for _, held := range c.held {
+			text = append(text, certificate(held)...)
+		}
+		e.configMap("kube-system", "kube-root-ca.crt", map[string]string{"ca.crt": string(text)})
+		want := restore()
+		want.Authorities = c.known
+		if _, err := Prepare(memory(t), e.backup(), want); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 func TestPrepareRefuses(t *testing.T) {
 	// Each is a change of a cluster that is fine without.
 	for name, test := range map[string]struct {
@@ -184,8 +210,8 @@ func TestPrepareRefuses(t *testing.T) {
 		"another CA": {func(e *etcd) {
 			e.configMap("kube-system", "kube-root-ca.crt", map[string]string{"ca.crt": string(certificate(makeAuthority()))})
 		}, "of another cluster"},
-		"two CAs": {func(e *etcd) {
-			e.configMap("kube-system", "kube-root-ca.crt", map[string]string{"ca.crt": strings.Repeat(string(certificate(authority())), 2)})
+		"a CA that was cut": {func(e *etcd) {
+			e.configMap("kube-system", "kube-root-ca.crt", map[string]string{"ca.crt": string(certificate(authority())) + "-----BEGIN CERTIFICATE-----"})
 		}, "of another cluster"},
 		"an encrypted record": {func(e *etcd) { e.put(machineKeys+"x", []byte("k8s:enc:aesgcm:v1:k:")) }, machineKeys + "x is encrypted"},
 		"an encrypted Pod":    {func(e *etcd) { e.put(podKeys+"default/x", []byte("k8s:enc:aesgcm:v1:k:")) }, podKeys + "default/x is encrypted"},

@@ -217,7 +217,7 @@ func certificate(c *x509.Certificate) []byte {
 var now = time.Unix(2_000_000_000, 0)
 
 func restore(members ...measurements.Member) Restore {
-	return Restore{Policy: measurements.Policy{Members: members}, Authority: authority(), Now: now}
+	return Restore{Policy: measurements.Policy{Members: members}, Authorities: []*x509.Certificate{authority()}, Now: now}
 }
 
 func machine(id byte, name string) joinservice.Machine {

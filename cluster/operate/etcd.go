@@ -89,7 +89,7 @@ func rehearse(c *cluster.Cluster, plain *os.File, progress Progress) error {
 		return err
 	}
 	defer prepared.Close()
-	content, err := backup.Prepare(prepared, plain, backup.Restore{Policy: policy, Authority: c.Kubernetes.Certificate, Now: time.Now()})
+	content, err := backup.Prepare(prepared, plain, backup.Restore{Policy: policy, Authorities: c.KubernetesCAs(), Now: time.Now()})
 	if err != nil {
 		return fmt.Errorf("no cluster could begin with this backup, so it is not kept: %w", err)
 	}

@@ -51,7 +51,7 @@ func (r *initRun) prepareBackup() error {
 		return err
 	}
 	now := time.Now()
-	content, err := backup.Prepare(prepared, source, backup.Restore{Policy: r.authorizer.Policy, Authority: r.file.Cluster.Kubernetes.Certificate, Now: now})
+	content, err := backup.Prepare(prepared, source, backup.Restore{Policy: r.authorizer.Policy, Authorities: r.file.Cluster.KubernetesCAs(), Now: now})
 	if err == nil {
 		err = r.fits(content)
 	}

@@ -26,11 +26,12 @@ const (
 	RotateKubeletCA             = Rotation(cluster.KubeletCA)
 	RotateEtcdCA                = Rotation(cluster.EtcdCA)
 	RotateFrontProxyCA          = Rotation(cluster.FrontProxyCA)
+	RotateKubernetesCA          = Rotation(cluster.KubernetesCA)
 	RotateRoot         Rotation = "root"
 )
 
 // rotations are all kinds, in the order in which people are told them.
-var rotations = []Rotation{RotateKeyset, RotateOnlineCA, RotateKubeletCA, RotateEtcdCA, RotateFrontProxyCA, RotateRoot}
+var rotations = []Rotation{RotateKeyset, RotateOnlineCA, RotateKubeletCA, RotateEtcdCA, RotateFrontProxyCA, RotateKubernetesCA, RotateRoot}
 
 // Rotations names all kinds, for people, with separator between them, and last before the last one.
 func Rotations(separator, last string) string {
@@ -51,7 +52,7 @@ func (r Rotation) inSteps() bool { return slices.Contains(cluster.CANames(), clu
 type RotateOptions struct {
 	// Access reaches the cluster's keeper, if it has one.
 	Access func(cluster.Keeper) keys.Access
-	// Except are names of nodes that the CA of kubelets need not wait for.
+	// Except are names of nodes that the CA of kubelets need not wait for, or of workers for which the Kubernetes CA need not.
 	Except []string
 	// Root is the root to hand over to (--next-root-public-key), if its key is elsewhere; nil makes one in the cluster file.
 	Root *cluster.RemoteRoot
@@ -73,8 +74,8 @@ const keeperTime = time.Minute
 // Rotate exchanges keys in the cluster file, once, or takes the exchange of a CA one step on, and brings the policy
 // that says so to the cluster. Control planes get new keys at their next boot. A keeper's errors carry its condition.
 func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotated, error) {
-	if len(o.Except) > 0 && what != RotateKubeletCA {
-		return Rotated{}, as(ErrUsage, fmt.Errorf("%s: --except is for %s alone", what, RotateKubeletCA))
+	if len(o.Except) > 0 && what != RotateKubeletCA && what != RotateKubernetesCA {
+		return Rotated{}, as(ErrUsage, fmt.Errorf("%s: --except is for %s and %s alone", what, RotateKubeletCA, RotateKubernetesCA))
 	}
 	if o.Root != nil && what != RotateRoot {
 		return Rotated{}, as(ErrUsage, fmt.Errorf("%s: --next-root-public-key is for %s alone", what, RotateRoot))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
@@ -14,8 +15,8 @@ import (
 // People are told of all kinds of keys in one order, and of each CA that is exchanged in steps there is all that they are told of a step.
 func TestRotations(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{Rotations(", ", " or "), "keyset, online-ca, kubelet-ca, etcd-ca, front-proxy-ca or root"},
-		{Rotations("|", "|"), "keyset|online-ca|kubelet-ca|etcd-ca|front-proxy-ca|root"},
+		{Rotations(", ", " or "), "keyset, online-ca, kubelet-ca, etcd-ca, front-proxy-ca, kubernetes-ca or root"},
+		{Rotations("|", "|"), "keyset|online-ca|kubelet-ca|etcd-ca|front-proxy-ca|kubernetes-ca|root"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)
@@ -88,5 +89,66 @@ func TestControlPlanesThatAreBehind(t *testing.T) {
 		if _, err := planesBehind(machines, 0); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "no record of any control plane") {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// Beside control planes the next Kubernetes CA signs no earlier than all workers trust it, and the former one goes no earlier than no
+// kubelet is known by a certificate of it. In the end, and before another exchange, all workers trust the present one. A worker without a
+// certificate is not waited for, and no control plane is left behind.
+func TestNodesThatAreBehind(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	former, now, none := joinservice.AuthorityID(c.Kubernetes.Certificate), time.Now(), hullmark.CADigest{}
+	credential := func(issuer string) []joinservice.Credential {
+		return []joinservice.Credential{{Fingerprint: "a", Ends: now.Add(time.Hour), Issuer: issuer}}
+	}
+	for _, step := range []struct {
+		do            func(cluster.CAName) error
+		workers, ends bool // what the next step waits for
+	}{{nil, false, false}, {c.TrustCA, true, false}, {c.SignWithCA, false, true}, {c.DropCA, true, false}} {
+		if step.do != nil {
+			if err := step.do(cluster.KubernetesCA); err != nil {
+				t.Fatal(err)
+			}
+		}
+		policy, err := c.OpenPolicy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		committed, present := policy.KubernetesCA, joinservice.AuthorityID(c.Kubernetes.Certificate)
+		worker := func(name string, ca hullmark.CADigest, issuer string, ends time.Duration) joinservice.Machine {
+			return joinservice.Machine{Name: name, Role: hullmark.Worker, KubernetesCA: ca, Credentials: credential(issuer), CertificateEnds: now.Add(ends)}
+		}
+		off := worker("off", none, present, -time.Second)
+		off.Credentials = nil
+		behind := map[string]string{"plane": "it says so already"}
+		addNodes(behind, []joinservice.Machine{
+			{Name: "plane", Role: hullmark.ControlPlane, Credentials: credential(former)}, {Name: "other", Role: hullmark.ControlPlane, Credentials: credential(present)},
+			worker("booted", committed, present, time.Hour), worker("running", hullmark.CADigest{9}, present, time.Hour), worker("known", committed, "0c", time.Hour), off,
+		}, c, committed, now)
+		at := c.Exchange(cluster.KubernetesCA)
+		for name, want := range map[string]bool{"plane": true, "other": false, "booted": false, "off": false, "known": step.ends} {
+			if (behind[name] != "") != want {
+				t.Errorf("%s: %s is in the way: %q", at, name, behind[name])
+			}
+		}
+		if want := step.workers || committed == none; (behind["running"] != "") != want {
+			t.Errorf("%s: a worker that trusts something else is in the way: %q", at, behind["running"])
+		}
+		if behind["plane"] != "it says so already" {
+			t.Errorf("%s: of the control plane it is said: %q", at, behind["plane"])
+		}
+	}
+	machines := []joinservice.Machine{{Name: "plane", Role: hullmark.ControlPlane}, {Name: "worker-1", Role: hullmark.Worker}}
+	if err := checkExcept(machines, []string{"worker-1"}); err != nil {
+		t.Error(err)
+	}
+	if err := checkExcept(machines, []string{"worker-1", "plane"}); !errors.Is(err, ErrUsage) {
+		t.Errorf("a control plane is left behind: %v", err)
 	}
 }

@@ -172,7 +172,7 @@ func TestSignersAreApart(t *testing.T) {
 		"kube-apiserver": {"kubelet-certificate-authority": "kubelet-serving-trust.crt", "kubelet-preferred-address-types": "", "client-ca-file": "ca.crt"},
 		"kube-controller-manager": {
 			"root-ca-file": "ca.crt", "cluster-signing-kubelet-serving-cert-file": "kubelet-serving-ca.crt", "cluster-signing-kubelet-serving-key-file": "kubelet-serving-ca.key",
-			"cluster-signing-kubelet-client-cert-file": "ca.crt", "cluster-signing-kube-apiserver-client-cert-file": "ca.crt",
+			"cluster-signing-kubelet-client-cert-file": "kubernetes-signing-ca.crt", "cluster-signing-kube-apiserver-client-cert-file": "kubernetes-signing-ca.crt",
 		},
 	} {
 		text, err := os.ReadFile(filepath.Join(manifests, program+".yaml"))

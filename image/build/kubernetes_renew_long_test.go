@@ -118,8 +118,9 @@ func TestKubeadmRenews(t *testing.T) {
 	}
 }
 
-// Of a file with two authorities kubeadm signs with the first one, and takes the other along: so an exchange of etcd's CA, or of the
-// front proxy's, goes on. Certificates of the former one are found, and made anew; nothing is to be done before that and after.
+// Of a file with two authorities kubeadm signs with the first one, and takes the other along: so an exchange of etcd's CA, of the front
+// proxy's or of Kubernetes' goes on. Certificates of the former one are found, and made anew; nothing is to be done before that and after.
+// Into kubeconfigs kubeadm writes the first one alone, and goes on beside those that begin with it, as the agent has them.
 func TestRenewalInAnExchange(t *testing.T) {
 	n := renewedNode{t.TempDir(), kubernetesBundle(t)}
 	other := renewedNode{t.TempDir(), n.bundle}
@@ -145,16 +146,19 @@ func TestRenewalInAnExchange(t *testing.T) {
 	}
 	for _, c := range []struct{ authority, first, leaf string }{
 		{"/etc/kubernetes/pki/etcd/ca", "apiserver-etcd-client", "etcd/peer"}, {"/etc/kubernetes/pki/front-proxy-ca", "front-proxy-client", "front-proxy-client"},
+		{"/etc/kubernetes/pki/ca", "apiserver", "apiserver-kubelet-client"},
 	} {
 		own, next, key := n.read(t, c.authority+".crt"), other.read(t, c.authority+".crt"), other.read(t, c.authority+".key")
 		before := n.read(t, "/etc/kubernetes/pki/"+c.leaf+".crt")
 		n.write(t, c.authority+".crt", own+next)
+		n.trust(t)
 		n.phases(t, documents)
 		if plan(""); n.read(t, "/etc/kubernetes/pki/"+c.leaf+".crt") != before {
 			t.Errorf("%s was made anew before the next authority signs", c.leaf)
 		}
 		n.write(t, c.authority+".crt", next+own)
 		n.write(t, c.authority+".key", key)
+		n.trust(t)
 		renewing := plan(c.first + ".crt is not of the authority that signs by now")
 		for _, path := range kubeadm.Renewals() {
 			if err := os.Remove(n.file(path)); err != nil {
@@ -163,6 +167,11 @@ func TestRenewalInAnExchange(t *testing.T) {
 		}
 		n.phases(t, renewing)
 		plan("")
+		signs, _, _ := strings.Cut(n.read(t, "/etc/kubernetes/pki/ca.crt"), "-----END")
+		if found, err := kubeadm.AuthoritiesOf([]byte(n.read(t, "/etc/kubernetes/admin.conf"))); err != nil || strings.Count(string(found), "BEGIN") != 1 || !strings.HasPrefix(string(found), signs) {
+			t.Errorf("kubeadm writes other authorities than the first one into a kubeconfig: %v\n%s", err, found)
+		}
+		n.trust(t)
 		if err := parse(t, n.read(t, "/etc/kubernetes/pki/"+c.leaf+".crt")).CheckSignatureFrom(parse(t, next)); err != nil {
 			t.Errorf("%s: %v", c.leaf, err)
 		}
@@ -170,8 +179,21 @@ func TestRenewalInAnExchange(t *testing.T) {
 			t.Errorf("kubeadm has changed %s.crt", c.authority)
 		}
 		n.write(t, c.authority+".crt", next)
+		n.trust(t)
 		n.phases(t, renewing)
 		plan("")
+	}
+}
+
+// trust has kubeconfigs take API servers by all of the node's authorities, as the agent does at each boot.
+func (n renewedNode) trust(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"/etc/kubernetes/admin.conf", "/etc/kubernetes/kubelet.conf"} {
+		changed, _, err := kubeadm.WithAuthorities([]byte(n.read(t, name)), []byte(n.read(t, "/etc/kubernetes/pki/ca.crt")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.write(t, name, string(changed))
 	}
 }
 

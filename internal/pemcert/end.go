@@ -15,18 +15,22 @@ func End(text []byte) (time.Time, error) {
 
 // Span is End that also says when the certificate begins.
 func Span(text []byte) (begin, end time.Time, err error) {
+	certificate, err := First(text)
+	if err != nil {
+		return begin, end, err
+	}
+	return certificate.NotBefore, certificate.NotAfter, nil
+}
+
+// First returns the first certificate in such a text.
+func First(text []byte) (*x509.Certificate, error) {
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
-			return begin, end, errors.New("no certificate in PEM was found")
+			return nil, errors.New("no certificate in PEM was found")
 		}
-		if block.Type != "CERTIFICATE" {
-			continue
+		if block.Type == "CERTIFICATE" {
+			return x509.ParseCertificate(block.Bytes)
 		}
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return begin, end, err
-		}
-		return certificate.NotBefore, certificate.NotAfter, nil
 	}
 }

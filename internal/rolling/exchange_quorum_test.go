@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,9 +33,10 @@ const (
 	recheck = 65 * time.Second
 )
 
-// The CAs of etcd and of the front proxy are exchanged, by the operator's command, in a cluster that runs: three control planes restart
-// for each of the six steps, while clients read, write and watch, and ask an aggregated API. What fails is counted. No step is taken
-// before all control planes are at the one before. In the end nothing takes a certificate of the former CAs.
+// The CAs of etcd, of the front proxy and of Kubernetes are exchanged, by the operator's command, in a cluster that runs: three control
+// planes restart for each of the nine steps, while clients read, write and watch, and ask an aggregated API. What fails is counted. No step
+// is taken before all control planes are at the one before. After each step of the Kubernetes CA clients get the certificates of then, as
+// they do when they start again. In the end nothing takes a certificate of the former CAs.
 func TestExchangeOfThreePlanes(t *testing.T) {
 	s := newSite(t, 3, 0)
 	const cheap = 4 // This passphrase guards nothing.
@@ -46,22 +48,36 @@ func TestExchangeOfThreePlanes(t *testing.T) {
 	e := startExtension(t, s)
 	f := startTraffic(t, s.admin)
 	began := time.Now()
-	for _, what := range []operate.Rotation{operate.RotateEtcdCA, operate.RotateFrontProxyCA} {
+	for _, what := range []operate.Rotation{operate.RotateEtcdCA, operate.RotateFrontProxyCA, operate.RotateKubernetesCA} {
 		for i := range 3 {
 			from := time.Now()
 			s.exchangeStep(t, api, file, what)
+			if what == operate.RotateKubernetesCA {
+				s.logIn(t, append(slices.Clone(f.users), e.users...))
+			}
 			t.Logf("%s, step %d: %s; of an aggregated API: %s", what, i+1, f.report(from, time.Now()), e.report(from, time.Now()))
-			if want := map[operate.Rotation][]int{operate.RotateEtcdCA: {1, 1, 1}, operate.RotateFrontProxyCA: {2, 2, 2}}[what][i]; s.told(t) != want {
-				t.Errorf("%s, step %d: servers of aggregated APIs are told of %d CAs, want %d", what, i+1, s.told(t), want)
+			want := map[operate.Rotation]map[registry.Told]int{
+				operate.RotateEtcdCA:       {registry.ToldFrontProxy: 1, registry.ToldClients: 1},
+				operate.RotateFrontProxyCA: {registry.ToldFrontProxy: 2, registry.ToldClients: 1},
+				operate.RotateKubernetesCA: {registry.ToldFrontProxy: 2, registry.ToldClients: 2},
+			}[what]
+			for told, want := range want {
+				if got := s.told(t, told); got != want {
+					t.Errorf("%s, step %d: servers of aggregated APIs are told of %d CAs as %s, want %d", what, i+1, got, told, want)
+				}
 			}
 		}
 	}
-	if rotated, err := api.Rotate(t.Context(), operate.RotateFrontProxyCA, operate.RotateOptions{}); err != nil || !rotated.Ended {
-		t.Errorf("the exchange of the front proxy's CA does not end: %+v, %v", rotated, err)
+	for _, what := range []operate.Rotation{operate.RotateFrontProxyCA, operate.RotateKubernetesCA} {
+		if rotated, err := api.Rotate(t.Context(), what, operate.RotateOptions{}); err != nil || !rotated.Ended {
+			t.Errorf("the exchange of %s does not end: %+v, %v", what, rotated, err)
+		}
 	}
 	time.Sleep(recheck)
-	if got := s.told(t); got != 1 {
-		t.Errorf("servers of aggregated APIs are told of %d CAs in the end", got)
+	for _, told := range []registry.Told{registry.ToldFrontProxy, registry.ToldClients} {
+		if got := s.told(t, told); got != 1 {
+			t.Errorf("servers of aggregated APIs are told of %d CAs as %s in the end", got, told)
+		}
 	}
 	for _, p := range s.planes {
 		s.wantPresent(t, p, &former, file.Cluster)
@@ -69,7 +85,7 @@ func TestExchangeOfThreePlanes(t *testing.T) {
 	to := time.Now()
 	f.check(t, s.admin)
 	e.stop()
-	t.Logf("over both exchanges, %v and %d restarts: %s; of an aggregated API: %s", to.Sub(began).Round(time.Second), len(s.taken()), f.report(began, to), e.report(began, to))
+	t.Logf("over all exchanges, %v and %d restarts: %s; of an aggregated API: %s", to.Sub(began).Round(time.Second), len(s.taken()), f.report(began, to), e.report(began, to))
 	if g := f.seen(began, to); g.failedReads*oneIn > g.reads || g.failedWrites*oneIn > g.writes || g.noRead > silence || g.noWrite > silence {
 		t.Errorf("more than one request in %d failed, or none was answered for more than %v: %+v", oneIn, silence, g)
 	}
@@ -114,16 +130,28 @@ func (s *site) noteRotation(ctx context.Context, p *plane, rotation uint64) erro
 	})
 }
 
-// told is of how many CAs of the front proxy servers of aggregated APIs are told.
-func (s *site) told(t *testing.T) int {
+// logIn has clients, and what stands before API servers, go by the Kubernetes CA as control planes hold it by now.
+func (s *site) logIn(t *testing.T, users []*user) {
 	t.Helper()
-	certificates, err := pemcert.Split(s.frontProxyCAs(t.Context(), newUser(t, s.admin, 0)))
+	now, err := s.planes[0].Config("testenv", "system:masters")
+	must(t, err)
+	s.admin.TLSClientConfig = now.TLSClientConfig
+	must(t, s.balancer.Trust(s.planes[0].Anonymous()))
+	for _, c := range users {
+		must(t, c.logIn(s.admin))
+	}
+}
+
+// told is of how many CAs servers of aggregated APIs are told.
+func (s *site) told(t *testing.T, what registry.Told) int {
+	t.Helper()
+	certificates, err := pemcert.Split(s.toldCAs(t.Context(), newUser(t, s.admin, 0), what))
 	must(t, err)
 	return len(certificates)
 }
 
-// frontProxyCAs is what API servers tell the servers of aggregated APIs; nothing if no API server answers.
-func (s *site) frontProxyCAs(ctx context.Context, c *user) []byte {
+// toldCAs is what API servers tell the servers of aggregated APIs; nothing if no API server answers.
+func (s *site) toldCAs(ctx context.Context, c *user, what registry.Told) []byte {
 	var o object
 	if err := eventually(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
@@ -132,7 +160,7 @@ func (s *site) frontProxyCAs(ctx context.Context, c *user) []byte {
 	}); err != nil {
 		return nil
 	}
-	return []byte(o.Data["requestheader-client-ca-file"])
+	return []byte(o.Data[string(what)])
 }
 
 // wantPresent wants a control plane to take certificates of the present CAs, to show one of etcd's, and to take none of the former ones.
@@ -155,6 +183,23 @@ func (s *site) wantPresent(t *testing.T, p *plane, former, present *cluster.Clus
 	if got := asFrontProxy(t, p, former.FrontProxy.Authority); got == http.StatusOK {
 		t.Errorf("%s: its API server takes a front proxy of the former CA", p.name)
 	}
+	if got := asAdministrator(t, p, present); got != http.StatusOK {
+		t.Errorf("%s: its API server says %d to an administrator of the present CA", p.name, got)
+	}
+	if got := asAdministrator(t, p, former); got == http.StatusOK {
+		t.Errorf("%s: its API server takes an administrator of the former CA", p.name)
+	}
+}
+
+// asAdministrator asks a control plane's API server for Secrets by what a cluster file makes for that, and returns the status. Its own
+// certificate has to be of the present CA.
+func asAdministrator(t *testing.T, p *plane, by *cluster.Cluster) int {
+	t.Helper()
+	certificate, key, err := by.Administrator(time.Now(), time.Hour)
+	must(t, err)
+	shown, err := tls.X509KeyPair(certificate, key)
+	must(t, err)
+	return asks(t, p, shown, nil)
 }
 
 // takes returns nil if the server at a URL shows and takes certificates as config has them. By TLS 1.3 a client learns of a refusal only
@@ -178,16 +223,23 @@ func takes(url string, config *tls.Config) error {
 // administrator, and returns the status.
 func asFrontProxy(t *testing.T, p *plane, by cluster.Authority) int {
 	t.Helper()
+	return asks(t, p, certificateOf(t, "front-proxy-client", &by), map[string]string{"X-Remote-User": "somebody", "X-Remote-Group": "system:masters"})
+}
+
+// asks asks a control plane's API server for Secrets, shows it a certificate, and returns the status.
+func asks(t *testing.T, p *plane, shown tls.Certificate, headers map[string]string) int {
+	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(p.Cluster.KubernetesCA())
 	client := http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{
-		RootCAs: roots, ServerName: "kubernetes", Certificates: []tls.Certificate{certificateOf(t, "front-proxy-client", &by)},
+		RootCAs: roots, ServerName: "kubernetes", Certificates: []tls.Certificate{shown},
 	}}}
 	defer client.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://%s/api/v1/namespaces/kube-system/secrets", p.Address), nil)
 	must(t, err)
-	request.Header.Set("X-Remote-User", "somebody")
-	request.Header.Set("X-Remote-Group", "system:masters")
+	for name, value := range headers {
+		request.Header.Set(name, value)
+	}
 	answer, err := client.Do(request)
 	must(t, err)
 	must(t, answer.Body.Close())

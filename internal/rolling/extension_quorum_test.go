@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/joinservice/registry"
 )
 
 const (
@@ -38,6 +39,8 @@ const (
 // the cluster tells it of, for the front proxy's name. Clients ask it through API servers all the time.
 type extension struct {
 	stop func()
+	// users ask for it, and for what it is told.
+	users []*user
 	// trusted are the CAs that it was told of last.
 	trusted atomic.Pointer[x509.CertPool]
 
@@ -71,6 +74,7 @@ func startExtension(t *testing.T, s *site) *extension {
 	for range s.planes {
 		users = append(users, newUser(t, s.admin, 0))
 	}
+	e.users = append([]*user{reader}, users...)
 	must(t, eventually(t.Context(), func() (err error) {
 		for _, c := range users {
 			err = errors.Join(err, c.do(t.Context(), http.MethodGet, e.path(), "", nil))
@@ -111,7 +115,7 @@ spec:
 func (e *extension) follow(ctx context.Context, s *site, c *user) {
 	for ctx.Err() == nil {
 		roots := x509.NewCertPool()
-		if roots.AppendCertsFromPEM(s.frontProxyCAs(ctx, c)) {
+		if roots.AppendCertsFromPEM(s.toldCAs(ctx, c, registry.ToldFrontProxy)) {
 			e.trusted.Store(roots)
 		}
 		select {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,7 +48,8 @@ type broken struct{ at, again time.Time }
 
 // traffic is what clients do with the API, until it is stopped.
 type traffic struct {
-	stop func()
+	stop  func()
+	users []*user
 
 	mutex  sync.Mutex // guards what follows
 	calls  []call
@@ -67,6 +69,7 @@ func startTraffic(t testing.TB, config *rest.Config) *traffic {
 	t.Cleanup(f.stop)
 	for i := range clients {
 		c := newUser(t, config, i)
+		f.users = append(f.users, c)
 		must(t, c.do(ctx, http.MethodPost, objects, fmt.Sprintf(`{"metadata":{"name":%q}}`, c.object), nil))
 		all.Go(func() { f.watch(ctx, c) })
 		for _, write := range []bool{false, true} {
@@ -78,18 +81,30 @@ func startTraffic(t testing.TB, config *rest.Config) *traffic {
 
 // user is one client.
 type user struct {
-	http         *http.Client
+	http         atomic.Pointer[http.Client]
 	host, object string
 	number       int
 }
 
 func newUser(t testing.TB, config *rest.Config, number int) *user {
 	t.Helper()
+	c := &user{host: config.Host, object: fmt.Sprintf("traffic-%d", number), number: number}
+	must(t, c.logIn(config))
+	return c
+}
+
+// logIn has what is sent from now on go by other certificates, as those of a client that starts again.
+func (c *user) logIn(config *rest.Config) error {
 	own := rest.CopyConfig(config)
 	own.Dial = (&net.Dialer{}).DialContext // a connection of its own
 	client, err := rest.HTTPClientFor(own)
-	must(t, err)
-	return &user{http: client, host: own.Host, object: fmt.Sprintf("traffic-%d", number), number: number}
+	if err != nil {
+		return err
+	}
+	if former := c.http.Swap(client); former != nil {
+		former.CloseIdleConnections()
+	}
+	return nil
 }
 
 // send sends requests at an even pace, whether earlier ones have been answered or not. Clients take turns.
@@ -144,7 +159,7 @@ func (c *user) ask(ctx context.Context, method, path, body string) (*http.Respon
 	if method == http.MethodPatch {
 		request.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	answer, err := c.http.Do(request)
+	answer, err := c.http.Load().Do(request)
 	if err != nil {
 		return nil, err
 	}

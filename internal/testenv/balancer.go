@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -24,7 +25,7 @@ const (
 // to another one where it is refused. It sees nothing of what is in them.
 type Balancer struct {
 	net.Listener
-	client *http.Client
+	client atomic.Pointer[http.Client]
 
 	mutex   sync.Mutex // guards what follows
 	servers []*server
@@ -50,11 +51,9 @@ func NewBalancer() (*Balancer, error) {
 }
 
 // Serve passes connections on to the servers at these addresses, whose certificates config holds to the CA, until ctx ends.
-func (b *Balancer) Serve(ctx context.Context, config *rest.Config, addresses []string) (err error) {
-	config = rest.CopyConfig(config)
-	config.Timeout = checkPause
-	if b.client, err = rest.HTTPClientFor(config); err != nil {
-		return fmt.Errorf("testenv: %w", err)
+func (b *Balancer) Serve(ctx context.Context, config *rest.Config, addresses []string) error {
+	if err := b.Trust(config); err != nil {
+		return err
 	}
 	for _, address := range addresses {
 		s := &server{address: address, ready: true, open: map[net.Conn]bool{}}
@@ -73,10 +72,22 @@ func (b *Balancer) Serve(ctx context.Context, config *rest.Config, addresses []s
 	return nil
 }
 
+// Trust holds servers' certificates to the CA of config from now on.
+func (b *Balancer) Trust(config *rest.Config) error {
+	config = rest.CopyConfig(config)
+	config.Timeout = checkPause
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("testenv: %w", err)
+	}
+	b.client.Store(client)
+	return nil
+}
+
 // check looks whether a server is ready, as everybody may.
 func (b *Balancer) check(ctx context.Context, s *server) {
 	for ctx.Err() == nil {
-		answer, err := b.client.Get("https://" + s.address + "/readyz")
+		answer, err := b.client.Load().Get("https://" + s.address + "/readyz")
 		if err == nil {
 			_ = answer.Body.Close()
 		}

@@ -144,8 +144,8 @@ func (r *Environment) writeKeys(context.Context) error {
 	}
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	return errors.Join(
-		r.writeLeaf("apiserver", r.Cluster.Kubernetes, leaf{name: "kube-apiserver", usages: both[:1], loopback: true}),
-		r.writeLeaf("apiserver-kubelet-client", r.Cluster.Kubernetes, leaf{name: "kube-apiserver-kubelet-client", groups: []string{"kubeadm:cluster-admins"}, usages: both[1:]}),
+		r.writeLeaf("apiserver", r.Cluster.Kubernetes.Authority, leaf{name: "kube-apiserver", usages: both[:1], loopback: true}),
+		r.writeLeaf("apiserver-kubelet-client", r.Cluster.Kubernetes.Authority, leaf{name: "kube-apiserver-kubelet-client", groups: []string{"kubeadm:cluster-admins"}, usages: both[1:]}),
 		r.writeLeaf("etcd/server", r.Cluster.Etcd.Authority, leaf{name: "etcd", usages: both, loopback: true}),
 		r.writeLeaf("apiserver-etcd-client", r.Cluster.Etcd.Authority, leaf{name: "kube-apiserver-etcd-client", usages: both[1:]}),
 		r.writeLeaf("front-proxy-client", r.Cluster.FrontProxy.Authority, leaf{name: "front-proxy-client", usages: both[1:]}),
@@ -380,7 +380,7 @@ func (r *Environment) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, e
 
 // Config returns the configuration of a client that the API holds for this user, who is in these groups.
 func (r *Environment) Config(user string, groups ...string) (*rest.Config, error) {
-	certificate, key, err := sign(r.Cluster.Kubernetes, leaf{name: user, groups: groups, usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	certificate, key, err := sign(r.Cluster.Kubernetes.Authority, leaf{name: user, groups: groups, usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return nil, err
 	}
@@ -402,7 +402,7 @@ func (r *Environment) Kubeconfig(user string, groups ...string) ([]byte, error) 
 func (r *Environment) Anonymous() *rest.Config {
 	return &rest.Config{
 		Host:            "https://" + r.Address,
-		TLSClientConfig: rest.TLSClientConfig{CAData: encode("CERTIFICATE", r.Cluster.Kubernetes.Certificate.Raw), ServerName: "kubernetes"},
+		TLSClientConfig: rest.TLSClientConfig{CAData: r.Cluster.KubernetesCA(), ServerName: "kubernetes"},
 		QPS:             -1,
 	}
 }

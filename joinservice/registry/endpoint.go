@@ -93,6 +93,17 @@ func (r *Endpoints) NoteEndpoint(ctx context.Context, e measurements.Endpoint) e
 	return err
 }
 
+// SignsApart reports whether controller managers sign by files of one certificate each, as kubeadm-config says it (kubeadm.SignsApart).
+// A cluster without it was not made by kubeadm, and nothing is said against that.
+func (r *Endpoints) SignsApart(ctx context.Context) (apart bool, err error) {
+	apart = true
+	_, err = r.editSystem(ctx, "kubeadm-config", func(data map[string]string) (differs bool, err error) {
+		apart, err = kubeadm.SignsApart([]byte(data["ClusterConfiguration"]))
+		return false, err
+	})
+	return apart, err
+}
+
 // MoveAddons lets kube-proxy and flannel, each from its next start on a node, ask the API server at address, HOST:PORT. It returns
 // which of them the cluster does not have, as one with a pod network of its own.
 func (r *Endpoints) MoveAddons(ctx context.Context, address string) (absent []string, err error) {

@@ -11,23 +11,31 @@ import (
 	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
-// frontProxyObject is the ConfigMap by which API servers tell the servers of aggregated APIs how they are known, and frontProxyKey has
-// the CAs of their certificates, in PEM. Each API server adds its own, and takes none out (k8s.io/kubernetes
-// pkg/controlplane/controller/clusterauthenticationtrust, combinedClusterAuthenticationInfo).
-const frontProxyObject, frontProxyKey = "extension-apiserver-authentication", "requestheader-client-ca-file"
+// toldObject is the ConfigMap by which API servers tell the servers of aggregated APIs whom they take. Each API server adds its own CAs,
+// and takes none out (k8s.io/kubernetes pkg/controlplane/controller/clusterauthenticationtrust, combinedClusterAuthenticationInfo).
+const toldObject = "extension-apiserver-authentication"
 
-// KeepFrontProxyCA leaves, of the CAs by which the servers of aggregated APIs know API servers, those that are trusted, in PEM, and
-// reports whether there were others. An API server that trusts another one adds it again. Where none of the trusted ones is told of,
-// nothing is taken out.
-func (r *Endpoints) KeepFrontProxyCA(ctx context.Context, trusted []byte) (dropped bool, err error) {
+// Told names what API servers tell the servers of aggregated APIs.
+type Told string
+
+const (
+	// ToldFrontProxy are the CAs, in PEM, by which these know API servers, and ToldClients those by which they know clients that come to
+	// them by themselves.
+	ToldFrontProxy Told = "requestheader-client-ca-file"
+	ToldClients    Told = "client-ca-file"
+)
+
+// KeepTold leaves, of the CAs that the servers of aggregated APIs are told of, those that are trusted, in PEM, and reports whether there
+// were others. An API server that trusts another one adds it again. Where none of the trusted ones is told of, nothing is taken out.
+func (r *Endpoints) KeepTold(ctx context.Context, what Told, trusted []byte) (dropped bool, err error) {
 	known, err := pemcert.Split(trusted)
 	if err != nil {
-		return false, fmt.Errorf("the front proxy's CA: %w", err)
+		return false, fmt.Errorf("%s: %w", what, err)
 	}
-	_, err = r.editSystem(ctx, frontProxyObject, func(data map[string]string) (bool, error) {
-		kept, others, err := keepCertificates(data[frontProxyKey], known)
+	_, err = r.editSystem(ctx, toldObject, func(data map[string]string) (bool, error) {
+		kept, others, err := keepCertificates(data[string(what)], known)
 		if dropped = others && err == nil; dropped {
-			data[frontProxyKey] = kept
+			data[string(what)] = kept
 		}
 		return dropped, err
 	})

@@ -31,7 +31,7 @@ func (a *Approver) noteIssued(ctx context.Context, csr *certificatesv1.Certifica
 			return nil
 		}
 		m := known.machine
-		m.NoteCredential(joinservice.Credential{Fingerprint: fingerprint, Ends: certificate.NotAfter}, time.Now())
+		m.NoteCredential(joinservice.Credential{Fingerprint: fingerprint, Ends: certificate.NotAfter, Issuer: joinservice.IssuerOf(certificate)}, time.Now())
 		_, err = a.Registry.Store(ctx, m, known.version)
 		if !errors.Is(err, joinservice.ErrConflict) || try == noteTries {
 			return err

@@ -304,7 +304,7 @@ func TestAPIServerVerifiesKubelets(t *testing.T) {
 		certificate tls.Certificate
 		refused     bool
 	}{
-		"a certificate of the cluster's CA":           {signedBy(t, &api.Cluster.Kubernetes, "127.0.0.1"), true},
+		"a certificate of the cluster's CA":           {signedBy(t, &api.Cluster.Kubernetes.Authority, "127.0.0.1"), true},
 		"a kubelet's certificate for another address": {signedServing(t, "w43", "127.0.0.9"), true},
 		"a certificate that signs itself":             {signedBy(t, nil, "127.0.0.1"), true},
 		"the kubelet's own":                           {own, false},

@@ -32,13 +32,18 @@ wraps it before it counts. online-ca exchanges the authority that join services'
 Control planes get the new keys at their next boot: reboot them one at a time, the first with hullmark recover, and those that follow get them from it. A
 control plane that does not have them yet lets no control plane join or come back, and no machine join, so do it soon.
 
-kubelet-ca, etcd-ca and front-proxy-ca exchange the CA of kubelets' serving certificates, that of etcd, and that by which servers of aggregated APIs know API servers. Each takes three
-steps, one at each run: the next CA is trusted, too; it signs; the former one goes. After each, reboot the control planes. A step is refused while a control plane does not hold the one
-before, and where no record says what control planes hold. front-proxy-ca is run once more after that, so that servers of aggregated APIs are told of the former CA no more. While the
-cluster file is lent, etcd-ca and front-proxy-ca refuse: the lent one is brought no other CA.
+kubelet-ca, etcd-ca, front-proxy-ca and kubernetes-ca exchange the CA of kubelets' serving certificates, that of etcd, that by which servers of aggregated APIs know API servers, and that
+of API servers and all their clients. Each takes three steps, one at each run: the next CA is trusted, too; it signs; the former one goes. After each, reboot the control planes. A step is
+refused while a control plane does not hold the one before, and where no record says what control planes hold. front-proxy-ca and kubernetes-ca are run once more after that, so that servers
+of aggregated APIs are told of the former CA no more. While the cluster file is lent, all but kubelet-ca refuse: the lent one is brought no other CA.
 
 The last step of kubelet-ca is refused, too, while a node's kubelet, which is asked from here, shows a certificate of the former CA: kubelets have others within three days. --except names
 nodes that it need not wait for; their logs may be lost until they have another certificate.
+
+For kubernetes-ca reboot all workers, too, after the control planes: after the first step, so that kubelets and pods trust the next CA, and after the third, so that they trust the former one
+no more. The next run is refused until that is so, and the third step while a kubelet may be known by a certificate of the former CA, which ends within three days. --except names workers that
+need not be waited for: they may be lost until they are rebooted. After the second step make kubeconfigs anew (hullmark cluster kubeconfig), and operators' files (hullmark operator new
+--replace): those of the former CA are refused from the third on. In a cluster that an earlier release began, kubernetes-ca refuses.
 
 root makes another root key, to which the present one hands over, with an online CA and a policy of its own. The present key is gone from the cluster file then.
 Nodes whose configuration names the earlier root obey the new one until hullmark cluster forget-root: give each a configuration that names the new one, at a boot
@@ -69,7 +74,7 @@ it is made, and is in the cluster file. If the present one is elsewhere, --root-
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringArrayVar(&o.except, "except", nil, "`NAME` of a node that kubelet-ca need not wait for; repeat for more")
+	cmd.Flags().StringArrayVar(&o.except, "except", nil, "`NAME` of a node that kubelet-ca, or of a worker that kubernetes-ca, need not wait for; repeat for more")
 	cmd.Flags().StringVar(&o.nextKey, "next-root-public-key", "", "public key `FILE` (PEM, ECDSA P-256) of the next root, if its key is elsewhere")
 	cmd.Flags().StringVar(&o.nextSigner, "next-root-signer", "", "`COMMAND` that signs with the next root's key")
 	return cmd

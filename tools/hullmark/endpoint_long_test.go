@@ -15,7 +15,8 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// controlPlaneObjects are what kubeadm and Hullmark's addons leave in a cluster with one control plane, as far as an endpoint is in it.
+// controlPlaneObjects are what kubeadm and Hullmark's addons leave in a cluster with one control plane, as far as an endpoint is in it, or
+// by which its controller manager signs.
 const controlPlaneObjects = `{apiVersion: v1, kind: Node, metadata: {name: control-plane-1, labels: {node-role.kubernetes.io/control-plane: ""}}}
 ---
 apiVersion: v1
@@ -29,6 +30,16 @@ data:
     networking: {podSubnet: 10.244.0.0/16}
     apiServer: {certSANs: [127.0.0.1]}
     controlPlaneEndpoint: 192.0.2.7:6443
+    controllerManager:
+      extraArgs:
+      - {name: cluster-signing-cert-file, value: ""}
+      - {name: cluster-signing-key-file, value: ""}
+      - {name: cluster-signing-kube-apiserver-client-cert-file, value: /etc/kubernetes/pki/kubernetes-signing-ca.crt}
+      - {name: cluster-signing-kube-apiserver-client-key-file, value: /etc/kubernetes/pki/ca.key}
+      - {name: cluster-signing-kubelet-client-cert-file, value: /etc/kubernetes/pki/kubernetes-signing-ca.crt}
+      - {name: cluster-signing-kubelet-client-key-file, value: /etc/kubernetes/pki/ca.key}
+      - {name: cluster-signing-kubelet-serving-cert-file, value: /etc/kubernetes/pki/kubelet-serving-ca.crt}
+      - {name: cluster-signing-kubelet-serving-key-file, value: /etc/kubernetes/pki/kubelet-serving-ca.key}
 ---
 apiVersion: v1
 kind: ConfigMap

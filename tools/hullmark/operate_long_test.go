@@ -158,6 +158,8 @@ func (p *operatePage) before(t *testing.T, line string) {
 	case strings.Contains(line, "endpoint set") && !p.noted: // kubeadm and the addons left what they leave
 		p.noted = true
 		p.leaveControlPlane(t)
+	case strings.Contains(line, "cluster rotate ") && strings.Contains(line, "-ca "): // The control plane was booted since the step before.
+		p.bootPlane(t)
 	case strings.Contains(line, "forget-root"): // Each machine came back with a configuration that names the new root.
 		p.renameRoot(t)
 	case strings.Contains(line, "node reset"): // The page tells of a worker anew, which is a member.
@@ -175,6 +177,22 @@ func (p *operatePage) renameRoot(t *testing.T) {
 		*address = n.Serve(t, root)
 	}
 	p.names(t, p.worker.ID, root)
+	p.names(t, p.node.ID, root)
+}
+
+// bootPlane has the control plane's record say that it holds the keys of the newest rotation.
+func (p *operatePage) bootPlane(t *testing.T) {
+	t.Helper()
+	policy, err := p.open(t).OpenPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, version, err := p.client.Load(t.Context(), p.node.ID); err != nil {
+		t.Fatal(err)
+	} else if version == "" {
+		p.keep(t, joinservice.Machine{EKID: p.node.ID, Name: "control-plane-1", Role: hullmark.ControlPlane, State: joinservice.MachineReady})
+	}
+	p.holds(t, p.node.ID, policy.Rotation)
 }
 
 // after brings about what a command is to bring about beyond this machine.

@@ -189,13 +189,13 @@ func TestPolicyShowsExceptions(t *testing.T) {
 		policy.Rebinds = []measurements.Rebind{{Old: other, New: s.node.ID}}
 		policy.Resets = []measurements.Reset{{EKID: other, OldUUID: disk}}
 		policy.Overrides = []measurements.Override{{Serial: 5, EKID: other, UUID: disk, Epoch: 77}}
-		return errors.Join(c.SetPolicy(policy), c.TrustCA(cluster.EtcdCA), c.TrustCA(cluster.FrontProxyCA), c.SignWithCA(cluster.FrontProxyCA))
+		return errors.Join(c.SetPolicy(policy), c.TrustCA(cluster.EtcdCA), c.TrustCA(cluster.FrontProxyCA), c.SignWithCA(cluster.FrontProxyCA), c.TrustCA(cluster.KubernetesCA))
 	}); err != nil {
 		t.Fatal(err)
 	}
 	code, output := hullmarkCLI(t, "policy", "show", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
 	wantExit(t, code, 0, output, "node 1", "control-plane-1", "rebind of", "reset of", disk.String(), "override", "77",
-		"etcd-ca is exchanged: step 1 of 3 was taken", "front-proxy-ca is exchanged: step 2 of 3 was taken")
+		"etcd-ca is exchanged: step 1 of 3 was taken", "front-proxy-ca is exchanged: step 2 of 3 was taken", "kubernetes-ca is exchanged: step 1 of 3 was taken")
 	if strings.Contains(output, "kubelet-ca") {
 		t.Errorf("an exchange that was not begun is shown: %s", output)
 	}

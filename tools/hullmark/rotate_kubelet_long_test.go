@@ -27,7 +27,7 @@ import (
 func TestRotateKubeletCAOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
 	s.run(t, exitFailed, "cluster rotate kubelet-ca", "no policy yet")
-	s.run(t, exitUsage, "cluster rotate keyset --except worker-1", "--except is for kubelet-ca alone")
+	s.run(t, exitUsage, "cluster rotate keyset --except worker-1", "--except is for kubelet-ca and kubernetes-ca alone")
 	s.run(t, 0, "policy add member --role worker --name worker-1 --ekid "+hullmark.EKID{7}.String())
 	s.run(t, 0, "policy push")
 	plane := hullmark.EKID{8}

@@ -111,11 +111,11 @@ type api struct {
 	until atomic.Int64
 }
 
-// newAPI prepares connections to the server at host, which has to have a
-// certificate of the Kubernetes CA. Nothing is dialled yet.
-func newAPI(host string, ca tls.Certificate, log *slog.Logger) *api {
+// newAPI prepares connections to the server at host, which has to have a certificate that is trusted, in PEM, and is shown one of the
+// Kubernetes CA. Nothing is dialled yet.
+func newAPI(host string, ca tls.Certificate, trusted []byte, log *slog.Logger) *api {
 	roots := x509.NewCertPool()
-	roots.AddCert(ca.Leaf)
+	roots.AppendCertsFromPEM(trusted)
 	a := &api{
 		certificate: &rotating{age: clientAge, make: func(now time.Time) (tls.Certificate, error) { return newClient(ca, now) }},
 		dialer:      connrotation.NewDialer((&net.Dialer{Timeout: 10 * time.Second}).DialContext),

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -194,6 +197,59 @@ func TestMembersOfEtcdInAnExchange(t *testing.T) {
 			}
 			if err := verifies(own.Certificate[0], shown.RootCAs); err != nil {
 				t.Errorf("%s: a member of %s does not know the service: %v", c.Exchange(cluster.EtcdCA), who, err)
+			}
+		}
+	}
+}
+
+// At each step of an exchange of the Kubernetes CA a service knows API servers that are at the step before, or at its own, and they know
+// it, and the upgrade engine that it hands a certificate.
+func TestAPIServersInAnExchange(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
+	if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []func(cluster.CAName) error{c.TrustCA, c.SignWithCA, c.DropCA} {
+		before := *c
+		if err := step(cluster.KubernetesCA); err != nil {
+			t.Fatal(err)
+		}
+		at := c.Exchange(cluster.KubernetesCA)
+		files, err := c.Files()
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := readCredentials(unitCredentials(t, files))
+		if err != nil {
+			t.Fatal(err)
+		}
+		service := newAPI(apiServer, read.kubernetes, read.authority, slog.New(slog.DiscardHandler))
+		own, err := service.certificate.get()
+		if err != nil {
+			t.Fatal(err)
+		}
+		engine, err := newClientOf(registry.UpgradeUser, read.kubernetes, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		known := service.config.Transport.(*http.Transport).TLSClientConfig.RootCAs
+		for who, plane := range map[string]*cluster.Cluster{"the step before": &before, "this step": c} {
+			shown, _, err := plane.Administrator(time.Now(), time.Hour) // A client's stands in for a server's: both are of what signs.
+			if err != nil {
+				t.Fatal(err)
+			}
+			block, _ := pem.Decode(shown)
+			if err := verifies(block.Bytes, known); err != nil {
+				t.Errorf("%s: the service does not know an API server of %s: %v", at, who, err)
+			}
+			trusted := x509.NewCertPool()
+			trusted.AppendCertsFromPEM(plane.KubernetesCA())
+			if err := errors.Join(verifies(own.Certificate[0], trusted), verifies(engine.Certificate[0], trusted)); err != nil {
+				t.Errorf("%s: an API server of %s does not know the service, or its engine: %v", at, who, err)
 			}
 		}
 	}

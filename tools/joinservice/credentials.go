@@ -35,7 +35,8 @@ type credentials struct {
 	keeper   keeper.Credentials
 	policy   joinservice.SignedPolicy
 	settings joinservice.Settings
-	// kubernetes is the Kubernetes CA, authority its certificate in PEM.
+	// kubernetes is the Kubernetes CA, authority what API servers are held to, in PEM: that CA, and while it is exchanged the other one,
+	// too.
 	kubernetes tls.Certificate
 	authority  []byte
 	// etcd is the etcd CA, etcdTrust what members of etcd are held to, in PEM: that CA, and while it is exchanged the other one, too.

@@ -146,7 +146,7 @@ func prepare(o options) (a *app, err error) {
 	if warning != nil {
 		o.log.Warn("policy", "error", warning.Error())
 	}
-	a.api = newAPI(o.api, a.credentials.kubernetes, o.log)
+	a.api = newAPI(o.api, a.credentials.kubernetes, a.credentials.authority, o.log)
 	if a.registry, err = registry.New(a.api.config); err != nil {
 		return nil, err
 	}

@@ -278,7 +278,7 @@ func TestAPIClientCertificate(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	var journal bytes.Buffer
-	a := newAPI(server.URL, ca, slog.New(slog.NewTextHandler(&journal, nil)))
+	a := newAPI(server.URL, ca, c.KubernetesCA(), slog.New(slog.NewTextHandler(&journal, nil)))
 	first := ask(t, a, clients)
 	if first.Subject.CommonName != registry.User || len(first.Subject.Organization) != 0 || time.Until(first.NotAfter) > clientValidity {
 		t.Errorf("the client is %v until %v", first.Subject, first.NotAfter)

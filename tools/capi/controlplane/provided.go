@@ -21,7 +21,7 @@ func (r *Reconciler) checkProvided(ctx context.Context, s *scope, c *cluster.Clu
 	for _, p := range []struct {
 		purpose secret.Purpose
 		held    cluster.Authority
-	}{{secret.ClusterCA, c.Kubernetes}, {secret.EtcdCA, c.Etcd.Authority}, {secret.FrontProxyCA, c.FrontProxy.Authority}} {
+	}{{secret.ClusterCA, c.Kubernetes.Authority}, {secret.EtcdCA, c.Etcd.Authority}, {secret.FrontProxyCA, c.FrontProxy.Authority}} {
 		key := client.ObjectKey{Namespace: s.plane.Namespace, Name: secret.Name(s.cluster.Name, p.purpose)}
 		provided := &corev1.Secret{}
 		if err := r.Live.Get(ctx, key, provided); apierrors.IsNotFound(err) {
