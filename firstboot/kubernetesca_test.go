@@ -103,10 +103,13 @@ func TestInitGoesOnWithAnotherKubernetesCA(t *testing.T) {
 	if last := s.restore(t, controlPlane()); !last.GetReady() || len(s.cluster.Works) != 1 || !s.cluster.Works[0].Retry {
 		t.Fatalf("last = %v, work = %+v", last, s.cluster.Works)
 	}
-	for _, name := range []string{adminConf, kubeletConf, superAdminConf, "/etc/kubernetes/pki/apiserver.crt"} {
+	for _, name := range []string{kubeletConf, superAdminConf, "/etc/kubernetes/pki/apiserver.crt"} {
 		if s.exists(name) {
 			t.Errorf("kubeadm found %s", name)
 		}
+	}
+	if got := s.kept(t, adminConf); got != "kubeconfig" { // which kubeadm has just made
+		t.Errorf("%s is still\n%s", adminConf, got)
 	}
 }
 
