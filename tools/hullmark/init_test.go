@@ -66,6 +66,11 @@ func (s *site) write(t *testing.T, name string, content []byte) {
 
 func (s *site) open(t *testing.T) *cluster.Cluster {
 	t.Helper()
+	return s.openFile(t).Cluster
+}
+
+func (s *site) openFile(t *testing.T) *cluster.File {
+	t.Helper()
 	passphrase, err := readPassphraseFile(s.path("passphrase"))
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +79,7 @@ func (s *site) open(t *testing.T) *cluster.Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return file.Cluster
+	return file
 }
 
 // init runs `hullmark init` with what every run needs.

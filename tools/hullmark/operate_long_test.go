@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/testenv"
@@ -158,6 +159,9 @@ func (p *operatePage) before(t *testing.T, line string) {
 	case strings.Contains(line, "endpoint set") && !p.noted: // kubeadm and the addons left what they leave
 		p.noted = true
 		p.leaveControlPlane(t)
+	case strings.Contains(line, "rotate etcd-ca"): // The page tells of a cluster whose file was never lent.
+		p.neverLent(t)
+		p.bootPlane(t)
 	case strings.Contains(line, "cluster rotate ") && strings.Contains(line, "-ca "): // The control plane was booted since the step before.
 		p.bootPlane(t)
 	case strings.Contains(line, "forget-root"): // Each machine came back with a configuration that names the new root.
@@ -178,6 +182,17 @@ func (p *operatePage) renameRoot(t *testing.T) {
 	}
 	p.names(t, p.worker.ID, root)
 	p.names(t, p.node.ID, root)
+}
+
+// neverLent takes out of the cluster file that it was lent.
+func (p *operatePage) neverLent(t *testing.T) {
+	t.Helper()
+	if err := p.openFile(t).Update(func(c *cluster.Cluster) error {
+		c.LentFor = nil
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // bootPlane has the control plane's record say that it holds the keys of the newest rotation.

@@ -14,7 +14,7 @@ import (
 
 func TestRotateOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
-	s.run(t, exitUsage, "cluster rotate ca", `"ca": want keyset, online-ca, kubelet-ca, etcd-ca, front-proxy-ca or root`)
+	s.run(t, exitUsage, "cluster rotate ca", `"ca": want keyset, online-ca, kubelet-ca, etcd-ca, front-proxy-ca, kubernetes-ca or root`)
 	s.run(t, exitFailed, "cluster rotate keyset", "no policy yet")
 	s.run(t, 0, "policy add member --role worker --name worker-1 --ekid "+hullmark.EKID{7}.String())
 	s.run(t, 0, "policy push")
