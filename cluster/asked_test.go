@@ -57,11 +57,15 @@ func TestAsked(t *testing.T) {
 	}
 	const own = "the certificate is the root's own"
 	for i, want := range []struct{ text, then string }{
-		{"the certificate of a root, key " + root.String(), own}, {"the certificate of an online CA", ""}, {"policy version 7, SHA-256 ", ""},
+		{"the certificate of a root, key " + root.String(), own},
+		{"the certificate of an online CA", ""},
+		{"policy version 7, SHA-256 ", ""},
 		{"an operator's certificate for recover of any machine, by policy version 7", ""},
 		{"an operator's certificate for recover of machine " + hullmark.EKID{1}.String(), ""},
 		{"the certificate of a root, key " + later.String(), "root " + root.String() + " HANDS OVER to " + later.String()},
-		{"the certificate of a root, key " + later.String(), own}, {"the certificate of an online CA", ""}, {"policy version 8, SHA-256 ", ""},
+		{"the certificate of a root, key " + later.String(), own},
+		{"the certificate of an online CA", ""},
+		{"policy version 8, SHA-256 ", ""},
 	} {
 		if i >= len(said) || !strings.HasPrefix(said[i], want.text) || !strings.HasPrefix(then[i], want.then) || want.then == "" && then[i] != "" {
 			t.Errorf("number %d of %q, and then %q, want %q", i, said, then, want)

@@ -171,8 +171,10 @@ type exchangeable struct {
 
 func (c *Cluster) exchangeable(d *document) []exchangeable {
 	return []exchangeable{
-		{"Kubernetes CA", &c.Kubernetes, &d.Kubernetes}, {"etcd CA", &c.Etcd, &d.Etcd},
-		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy}, {"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
+		{"Kubernetes CA", &c.Kubernetes, &d.Kubernetes},
+		{"etcd CA", &c.Etcd, &d.Etcd},
+		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy},
+		{"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
 	}
 }
 

@@ -226,7 +226,7 @@ func decodeGrant(plain []byte) (*Grant, error) {
 		err = fmt.Errorf("want one certificate, or the two of an exchange, got %d", len(authorities))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("Kubernetes CA: %w", err)
+		return nil, fmt.Errorf("the Kubernetes CA: %w", err)
 	}
 	g.Known.Kubernetes = knownCA(authorities)
 	if g.Disks, err = decodeDiskKeys(d.Disks); err != nil {

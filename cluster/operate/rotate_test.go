@@ -128,7 +128,8 @@ func TestNodesThatAreBehind(t *testing.T) {
 		off.Credentials = nil
 		behind := map[string]string{"plane": "it says so already"}
 		addNodes(behind, []joinservice.Machine{
-			{Name: "plane", Role: hullmark.ControlPlane, Credentials: credential(former)}, {Name: "other", Role: hullmark.ControlPlane, Credentials: credential(present)},
+			{Name: "plane", Role: hullmark.ControlPlane, Credentials: credential(former)},
+			{Name: "other", Role: hullmark.ControlPlane, Credentials: credential(present)},
 			worker("booted", committed, present, time.Hour), worker("running", hullmark.CADigest{9}, present, time.Hour), worker("known", committed, "0c", time.Hour), off,
 		}, c, committed, now)
 		at := c.Exchange(cluster.KubernetesCA)

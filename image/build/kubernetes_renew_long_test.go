@@ -145,7 +145,8 @@ func TestRenewalInAnExchange(t *testing.T) {
 		return documents
 	}
 	for _, c := range []struct{ authority, first, leaf string }{
-		{"/etc/kubernetes/pki/etcd/ca", "apiserver-etcd-client", "etcd/peer"}, {"/etc/kubernetes/pki/front-proxy-ca", "front-proxy-client", "front-proxy-client"},
+		{"/etc/kubernetes/pki/etcd/ca", "apiserver-etcd-client", "etcd/peer"},
+		{"/etc/kubernetes/pki/front-proxy-ca", "front-proxy-client", "front-proxy-client"},
 		{"/etc/kubernetes/pki/ca", "apiserver", "apiserver-kubelet-client"},
 	} {
 		own, next, key := n.read(t, c.authority+".crt"), other.read(t, c.authority+".crt"), other.read(t, c.authority+".key")
