@@ -167,7 +167,7 @@ func (c *Cluster) CheckCopy(inForce []byte, noted string, newestLost bool) error
 
 // checkGoesOn refuses a copy whose policy cannot follow the one in force, which a copy signed that is lost: its version has to be higher,
 // and it must not take back what a policy never takes back (measurements.Policy): whom and what the lost copy shut out would be let in
-// again, and of one rotation there would be two sets of keys.
+// again, of one rotation there would be two sets of keys, and workers would stay with the Kubernetes CA that the lost copy brought them.
 func checkGoesOn(policy, inForce measurements.Policy, noted string) error {
 	var want string
 	switch {
@@ -179,6 +179,8 @@ func checkGoesOn(policy, inForce measurements.Policy, noted string) error {
 		want = fmt.Sprintf("operatorsFrom %d or more", inForce.OperatorsFrom)
 	case policy.Keys != inForce.Keys && policy.Rotation <= inForce.Rotation:
 		want = fmt.Sprintf("rotation %d or more", inForce.Rotation+1)
+	case policy.KubernetesCA == (hullmark.CADigest{}) && inForce.KubernetesCA != (hullmark.CADigest{}):
+		want = "any kubernetesCA, in whose place the digest of its own is signed"
 	default:
 		return nil
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -33,7 +34,8 @@ func (c *Cluster) OpenPolicy() (measurements.Policy, error) {
 // SetPolicy signs a policy, which has to have a higher version than the last
 // one. Each document that it accepts has to be in the file already or among
 // documents; others are forgotten. The last policy itself is left as it is
-// signed: of one version there is only one signed form. The policy that is signed commits to the file's keys, and to its Kubernetes CA.
+// signed: of one version there is only one signed form. The policy that is signed commits to the file's keys, and to
+// its Kubernetes CA once this policy or the last one commits to any.
 func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurements.Document) error {
 	if _, err := c.rootKey(); errors.Is(err, ErrNotGranted) {
 		return err
@@ -46,7 +48,7 @@ func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurement
 	if err != nil {
 		return err
 	}
-	policy.Keys, policy.KubernetesCA = digest, c.committedCA(last.KubernetesCA)
+	policy.Keys, policy.KubernetesCA = digest, c.committedCA(cmp.Or(last.KubernetesCA, policy.KubernetesCA))
 	same, err := c.follows(policy)
 	if err == nil {
 		// By a group, a platform's demands, or secrets, that fail this, no join service admits anybody.

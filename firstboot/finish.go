@@ -231,7 +231,7 @@ func (f *finishing) placeFiles() error {
 		return err
 	}
 	if f.named != nil { // He brought none: static pods apart, those of the pool stay, too.
-		return f.agent.kept.look(f.agent.showFiles)
+		return bringKept(f.agent)
 	}
 	if err := f.agent.keepFiles(kept); err != nil {
 		return fmt.Errorf("write files: %w", err)

@@ -239,8 +239,7 @@ func proceedName(name string) (string, bool) {
 }
 
 // keepFiles puts files of Proceed into the manifest, all or none of them, and takes the documents that came with an earlier
-// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then programs see what the manifest
-// holds, in keptDir and elsewhere.
+// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then it brings what the manifest holds.
 func (a *Agent) keepFiles(files []*wire.File) error {
 	err := a.kept.change(func(m *statedisk.Manifest) error {
 		if slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }) {
@@ -262,8 +261,13 @@ func (a *Agent) keepFiles(files []*wire.File) error {
 	if err != nil {
 		return err
 	}
+	return bringKept(a)
+}
+
+// bringKept has programs see what the manifest holds, in keptDir and elsewhere.
+func bringKept(a *Agent) error {
 	changed := false
-	err = a.kept.look(func(m statedisk.Manifest) (err error) {
+	err := a.kept.look(func(m statedisk.Manifest) (err error) {
 		changed, err = placeKept(a.StateDir, m)
 		return errors.Join(a.showFiles(m), err)
 	})

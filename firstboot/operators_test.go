@@ -1,6 +1,7 @@
 package firstboot
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/agenttest"
+	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -442,5 +444,26 @@ func TestOperatorChoosesNoEpoch(t *testing.T) {
 	}
 	if last := r.recover(t, planeOne()); !last.GetReady() {
 		t.Errorf("the positive control: %v", last)
+	}
+}
+
+// What the host puts in the place of an authority is gone in a boot that an operator recovers, too, although he brings none.
+func TestOperatorBringsNoFormerAuthority(t *testing.T) {
+	r := newRecovering(t, nil)
+	kept, _ := proceedName(hullmark.EtcdCACertificate)
+	file := r.onDisk(t, hullmark.EtcdCACertificate)
+	present, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.keep(kept, string(present))
+	if err := os.WriteFile(file, nodetest.NewAuthority(t).PEM, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if last := r.recover(t, planeOne()); !last.GetReady() {
+		t.Fatalf("last = %v", last)
+	}
+	if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, present) {
+		t.Errorf("the disk has another authority: %v\n%s", err, got)
 	}
 }

@@ -24,7 +24,7 @@ type Credential struct {
 	Fingerprint string `json:"sha256"`
 	// Ends is when it ends.
 	Ends time.Time `json:"ends"`
-	// Issuer names the key of the CA that signed it (IssuerOf); empty of one that was noted by a release that did not know it.
+	// Issuer names the key of the CA that signed it (IssuerOf); empty of one that was noted before a policy committed to the CA.
 	Issuer string `json:"issuer,omitempty"`
 }
 

@@ -122,10 +122,10 @@ func lookers(policy measurements.Policy) (users []string) {
 	return users
 }
 
-// namesOperators reports whether the policy that was pushed last, if there is one, names operators, or cannot be read.
+// namesOperators reports whether the policy that was pushed last names operators, or cannot be read, or is not there.
 func namesOperators(pushed []byte) bool {
-	if pushed == nil {
-		return false
+	if pushed == nil { // as after a restored backup, which may have brought a binding back
+		return true
 	}
 	signer, err := measurements.PolicySigner(pushed)
 	if err != nil {

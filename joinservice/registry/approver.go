@@ -50,6 +50,9 @@ type Approver struct {
 	// Claim claims for a machine the addresses that a serving certificate is to name, and returns those that the machine holds
 	// by now, and why not the others (joinservice.Service.ClaimAddresses).
 	Claim func(context.Context, hullmark.EKID, []netip.Addr) ([]netip.Addr, []joinservice.Refusal, error)
+	// Issuers reports whether a record says which CA issued a certificate: join services that know no exchange of the Kubernetes CA
+	// refuse such a record. Without it none says so.
+	Issuers func() bool
 	// Report is called with each decision that this approver wrote, and with each error
 	// that delayed one, or the noting of a certificate; it may be nil.
 	Report func(Decision, error)

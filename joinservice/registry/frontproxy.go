@@ -26,7 +26,8 @@ const (
 )
 
 // KeepTold leaves, of the CAs that the servers of aggregated APIs are told of, those that are trusted, in PEM, and reports whether there
-// were others. An API server that trusts another one adds it again. Where none of the trusted ones is told of, nothing is taken out.
+// were others, also with an error: what it asked for may be done although nobody said so. An API server that trusts another one adds it
+// again. Where none of the trusted ones is told of, nothing is taken out.
 func (r *Endpoints) KeepTold(ctx context.Context, what Told, trusted []byte) (dropped bool, err error) {
 	known, err := pemcert.Split(trusted)
 	if err != nil {
@@ -39,7 +40,7 @@ func (r *Endpoints) KeepTold(ctx context.Context, what Told, trusted []byte) (dr
 		}
 		return dropped, err
 	})
-	return dropped && err == nil, err
+	return dropped, err
 }
 
 // keepCertificates leaves of the certificates in a text in PEM those that are known, and reports whether there were others. A text that

@@ -30,8 +30,11 @@ func (a *Approver) noteIssued(ctx context.Context, csr *certificatesv1.Certifica
 		if known.machine.Holds(fingerprint) || !presentLife(csr, certificate, known) {
 			return nil
 		}
-		m := known.machine
-		m.NoteCredential(joinservice.Credential{Fingerprint: fingerprint, Ends: certificate.NotAfter, Issuer: joinservice.IssuerOf(certificate)}, time.Now())
+		m, issued := known.machine, joinservice.Credential{Fingerprint: fingerprint, Ends: certificate.NotAfter}
+		if a.Issuers != nil && a.Issuers() {
+			issued.Issuer = joinservice.IssuerOf(certificate)
+		}
+		m.NoteCredential(issued, time.Now())
 		_, err = a.Registry.Store(ctx, m, known.version)
 		if !errors.Is(err, joinservice.ErrConflict) || try == noteTries {
 			return err

@@ -260,9 +260,12 @@ func (a *app) warnOfRotation() {
 	}
 }
 
+// commitsToCA reports whether the policy in force commits to the Kubernetes CA, as from its first exchange on.
+func (a *app) commitsToCA() bool { return a.policy.Policy().KubernetesCA != (hullmark.CADigest{}) }
+
 // approve decides over kubelets' certificate requests.
 func (a *app) approve(ctx context.Context) error {
-	approver := registry.Approver{Registry: a.registry, Admits: a.policy.Admits, Newest: a.service.TakeNewest, Here: a.service.Attends, Claim: a.service.ClaimAddresses, Report: func(d registry.Decision, err error) {
+	approver := registry.Approver{Registry: a.registry, Admits: a.policy.Admits, Newest: a.service.TakeNewest, Here: a.service.Attends, Claim: a.service.ClaimAddresses, Issuers: a.commitsToCA, Report: func(d registry.Decision, err error) {
 		if err != nil {
 			a.log.Warn("certificate request", "name", d.Request, "requester", d.Requester, "error", err.Error())
 			return
