@@ -66,6 +66,10 @@ func TestOlderCopyIsFound(t *testing.T) {
 	if err := revoking.Update(func(c *Cluster) error { return c.SetPolicy(measurements.Policy{Version: 5, OperatorsFrom: 5}) }); err != nil {
 		t.Fatal(err)
 	}
+	trusting := copyOf(t, start)
+	if err := trusting.Update(func(c *Cluster) error { return c.TrustCA(KubernetesCA) }); err != nil {
+		t.Fatal(err)
+	}
 	for _, f := range []*File{exchanged, later, later} {
 		if err := f.Update((*Cluster).RotateOnlineCA); err != nil {
 			t.Fatal(err)
@@ -76,6 +80,15 @@ func TestOlderCopyIsFound(t *testing.T) {
 	rotated := copyOf(t, newest)
 	if err := rotated.Update((*Cluster).RotateRoot); err != nil {
 		t.Fatal(err)
+	}
+	goesOn := copyOf(t, later) // As policy show and policy sign have it, with any kubernetesCA.
+	if err := goesOn.Update(func(c *Cluster) error {
+		return c.SetPolicy(measurements.Policy{Version: 7, Rotation: 2, KubernetesCA: hullmark.CADigest{1}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := goesOn.Cluster.OpenPolicy(); err != nil || p.KubernetesCA != hullmark.DigestCA(goesOn.Cluster.KubernetesCA()) {
+		t.Errorf("its policy commits to the Kubernetes CA %s, %v", p.KubernetesCA, err)
 	}
 	earlier := *newest.Cluster // As a commit wrote it that noted nothing.
 	earlier.signed, earlier.Revision = nil, Revision{}
@@ -95,35 +108,37 @@ func TestOlderCopyIsFound(t *testing.T) {
 		lost    bool
 		says    string
 	}{
-		"the newest":                             {newest.Cluster, five, noted, false, passes},
-		"the newest, before it is pushed":        {newest.Cluster, four, "", false, passes},
-		"the newest, said to be lost":            {newest.Cluster, five, noted, true, passes},
-		"an older copy":                          {behind.Cluster, five, noted, false, "policy version 5, brought by revision 2 of "},
-		"an older copy names itself":             {behind.Cluster, five, noted, false, "this copy, revision 1 of "},
-		"an older copy, without a note":          {behind.Cluster, five, "", false, "the cluster has policy version 5, and this copy"},
-		"an older copy, by a note of nonsense":   {behind.Cluster, five, "revision 7 of \x1b[2J", false, "the cluster has policy version 5, and this copy"},
-		"a copy from before the first policy":    {blank.Cluster, five, noted, false, "has version 0"},
-		"another policy of the version":          {forked.Cluster, five, noted, false, "did not sign"},
-		"a higher version, by another way":       {longer.Cluster, five, noted, false, "did not sign"},
-		"the newest is lost":                     {longer.Cluster, five, noted, true, passes},
-		"the newest is lost, and not less":       {forked.Cluster, five, noted, true, "give the policy of this copy a higher one"},
-		"the newest is lost, and more":           {behind.Cluster, five, noted, true, "give the policy of this copy a higher one"},
-		"the newest is lost, with its releases":  {lower.Cluster, five, noted, true, "give the policy of this copy minimumSVN 1 or more"},
-		"the newest is lost, with its operators": {longer.Cluster, revoking.Cluster.Policy, noted, true, "give the policy of this copy operatorsFrom 5 or more"},
-		"the newest is lost, with its keys":      {longer.Cluster, exchanged.Cluster.Policy, noted, true, "give the policy of this copy rotation 2 or more"},
-		"the newest is lost, and keys are newer": {later.Cluster, exchanged.Cluster.Policy, noted, true, passes},
-		"a root that was exchanged since":        {newest.Cluster, rotated.Cluster.Policy, noted, false, "a copy from before it was exchanged"},
-		"an exchanged root, said to be lost":     {newest.Cluster, rotated.Cluster.Policy, noted, true, "a copy from before it was exchanged"},
-		"an exchange that is to be pushed":       {rotated.Cluster, five, noted, false, passes},
-		"an exchange of another copy":            {rotated.Cluster, forked.Cluster.Policy, noted, false, "did not sign"},
-		"a file that noted nothing":              {&earlier, five, "", false, passes},
-		"a file that noted nothing, not pushed":  {&earlier, four, "", false, passes},
-		"a file that noted nothing, another way": {&earlier, forked.Cluster.Policy, "", false, "did not sign"},
-		"what it signed very long ago":           {long.Cluster, four, "", false, passes},
-		"a file that was lent before":            {borrowed.Cluster, lender.Cluster.Policy, "", false, passes},
-		"nobody's policy":                        {behind.Cluster, []byte("{}"), noted, false, passes},
-		"no policy at all":                       {behind.Cluster, []byte("\x00"), noted, false, passes},
-		"another cluster's policy":               {behind.Cluster, stranger.Cluster.Policy, noted, false, passes},
+		"the newest":                              {newest.Cluster, five, noted, false, passes},
+		"the newest, before it is pushed":         {newest.Cluster, four, "", false, passes},
+		"the newest, said to be lost":             {newest.Cluster, five, noted, true, passes},
+		"an older copy":                           {behind.Cluster, five, noted, false, "policy version 5, brought by revision 2 of "},
+		"an older copy names itself":              {behind.Cluster, five, noted, false, "this copy, revision 1 of "},
+		"an older copy, without a note":           {behind.Cluster, five, "", false, "the cluster has policy version 5, and this copy"},
+		"an older copy, by a note of nonsense":    {behind.Cluster, five, "revision 7 of \x1b[2J", false, "the cluster has policy version 5, and this copy"},
+		"a copy from before the first policy":     {blank.Cluster, five, noted, false, "has version 0"},
+		"another policy of the version":           {forked.Cluster, five, noted, false, "did not sign"},
+		"a higher version, by another way":        {longer.Cluster, five, noted, false, "did not sign"},
+		"the newest is lost":                      {longer.Cluster, five, noted, true, passes},
+		"the newest is lost, and not less":        {forked.Cluster, five, noted, true, "give the policy of this copy a higher one"},
+		"the newest is lost, and more":            {behind.Cluster, five, noted, true, "give the policy of this copy a higher one"},
+		"the newest is lost, with its releases":   {lower.Cluster, five, noted, true, "give the policy of this copy minimumSVN 1 or more"},
+		"the newest is lost, with its operators":  {longer.Cluster, revoking.Cluster.Policy, noted, true, "give the policy of this copy operatorsFrom 5 or more"},
+		"the newest is lost, with its keys":       {longer.Cluster, exchanged.Cluster.Policy, noted, true, "give the policy of this copy rotation 2 or more"},
+		"the newest is lost, with its trust":      {later.Cluster, trusting.Cluster.Policy, noted, true, "give the policy of this copy any kubernetesCA"},
+		"the newest is lost, and its trust is in": {goesOn.Cluster, trusting.Cluster.Policy, noted, true, passes},
+		"the newest is lost, and keys are newer":  {later.Cluster, exchanged.Cluster.Policy, noted, true, passes},
+		"a root that was exchanged since":         {newest.Cluster, rotated.Cluster.Policy, noted, false, "a copy from before it was exchanged"},
+		"an exchanged root, said to be lost":      {newest.Cluster, rotated.Cluster.Policy, noted, true, "a copy from before it was exchanged"},
+		"an exchange that is to be pushed":        {rotated.Cluster, five, noted, false, passes},
+		"an exchange of another copy":             {rotated.Cluster, forked.Cluster.Policy, noted, false, "did not sign"},
+		"a file that noted nothing":               {&earlier, five, "", false, passes},
+		"a file that noted nothing, not pushed":   {&earlier, four, "", false, passes},
+		"a file that noted nothing, another way":  {&earlier, forked.Cluster.Policy, "", false, "did not sign"},
+		"what it signed very long ago":            {long.Cluster, four, "", false, passes},
+		"a file that was lent before":             {borrowed.Cluster, lender.Cluster.Policy, "", false, passes},
+		"nobody's policy":                         {behind.Cluster, []byte("{}"), noted, false, passes},
+		"no policy at all":                        {behind.Cluster, []byte("\x00"), noted, false, passes},
+		"another cluster's policy":                {behind.Cluster, stranger.Cluster.Policy, noted, false, passes},
 	} {
 		err := c.file.CheckCopy(c.inForce, c.noted, c.lost)
 		if c.says == passes {

@@ -2,7 +2,6 @@ package joinservice
 
 import (
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/pemcert"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -66,8 +66,12 @@ func (o *opened) lacksCertificate() bool {
 
 // authorityIDs names the CAs of a text in PEM.
 func authorityIDs(text []byte) (names []string) {
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil {
+	certificates, err := pemcert.Split(text)
+	if err != nil {
+		return nil
+	}
+	for _, der := range certificates {
+		if certificate, err := x509.ParseCertificate(der); err == nil {
 			names = append(names, AuthorityID(certificate))
 		}
 	}

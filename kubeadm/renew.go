@@ -117,7 +117,7 @@ func (r Renewal) plan() (documents []byte, why string, err error) {
 		switch end := certificates[base].NotAfter; {
 		case why != "":
 		case !signed:
-			why = fmt.Sprintf("%s.crt is not of the authority that signs by now", base)
+			why = ofAnother(base)
 		case end.Sub(r.Now) < renewBefore:
 			why = fmt.Sprintf("%s.crt ends on %s", base, end.UTC().Format(time.DateOnly))
 		}
@@ -149,21 +149,19 @@ func (r Renewal) KubeletEnded() bool {
 // distrusted reports that the first certificate of a text, which holds a key, too, is of none of the cluster's authorities. Where these
 // cannot be read it is not.
 func (r Renewal) distrusted(text []byte) bool {
-	trusted, err := r.Read(hullmark.KubernetesCACertificate)
+	bundle, err := r.Read(hullmark.KubernetesCACertificate)
+	if err != nil {
+		return false
+	}
+	trusted, err := pemcert.Split(bundle)
 	if err != nil {
 		return false
 	}
 	certificate, err := pemcert.First(text)
-	if err != nil {
-		return true
-	}
-	for block, rest := pem.Decode(trusted); block != nil; block, rest = pem.Decode(rest) {
-		authority, err := x509.ParseCertificate(block.Bytes)
-		if err == nil && certificate.CheckSignatureFrom(authority) == nil {
-			return false
-		}
-	}
-	return true
+	return err != nil || !slices.ContainsFunc(trusted, func(der []byte) bool {
+		authority, err := x509.ParseCertificate(der)
+		return err == nil && certificate.CheckSignatureFrom(authority) == nil
+	})
 }
 
 // kubeletMargin is how much longer a kubelet's certificate has to last for a control plane to start with it.
@@ -173,11 +171,7 @@ const kubeletMargin = 10 * time.Minute
 // is not.
 func (r Renewal) Superseded() bool {
 	return slices.ContainsFunc(renewed, func(base string) bool {
-		certificate, err := r.certificate(base)
-		if err != nil {
-			return false
-		}
-		signed, err := r.signed(base, certificate)
+		signed, err := r.current(base)
 		return err == nil && !signed
 	})
 }
@@ -186,19 +180,27 @@ func (r Renewal) Superseded() bool {
 // known. It needs Read alone.
 func (r Renewal) Current() error {
 	for _, base := range renewed {
-		certificate, err := r.certificate(base)
-		if err != nil {
-			return err
-		}
-		signed, err := r.signed(base, certificate)
+		signed, err := r.current(base)
 		if err != nil {
 			return err
 		}
 		if !signed {
-			return fmt.Errorf("%s.crt is not of the authority that signs by now", base)
+			return errors.New(ofAnother(base))
 		}
 	}
 	return nil
+}
+
+// ofAnother says of one of the renewed certificates that it is of another authority.
+func ofAnother(base string) string { return base + ".crt is not of the authority that signs by now" }
+
+// current is signed of the certificate that is there.
+func (r Renewal) current(base string) (bool, error) {
+	certificate, err := r.certificate(base)
+	if err != nil {
+		return false, err
+	}
+	return r.signed(base, certificate)
 }
 
 // signed reports whether one of the renewed certificates is of the authority that signs by now: of its file the first certificate,

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
 // savedEnding is what the name of a saved state ends with.
@@ -35,12 +35,13 @@ func (a *Addons) file(run string) string { return filepath.Join(a.Saved, run+sav
 
 // authorities are the SHA-256 of the certificates of the Kubernetes CA of the cluster that is spoken to, at first of the one that signs.
 func (a *Addons) authorities() (sums []string, err error) {
-	for block, rest := pem.Decode(a.Config.CAData); block != nil; block, rest = pem.Decode(rest) {
-		sum := sha256.Sum256(block.Bytes)
-		sums = append(sums, hex.EncodeToString(sum[:]))
+	certificates, err := pemcert.Split(a.Config.CAData)
+	if err != nil {
+		return nil, fmt.Errorf("the configuration has no certificate of the cluster's CA: %w", err)
 	}
-	if len(sums) == 0 {
-		return nil, errors.New("the configuration has no certificate of the cluster's CA")
+	for _, der := range certificates {
+		sum := sha256.Sum256(der)
+		sums = append(sums, hex.EncodeToString(sum[:]))
 	}
 	return sums, nil
 }

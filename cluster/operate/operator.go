@@ -81,11 +81,11 @@ func (r *Reader) TakePolicy(ctx context.Context, file *cluster.OperatorFile) err
 }
 
 // bindOperators lets those read the API who may look by a policy that is to be pushed, and no others: before it, so that whoever is
-// withdrawn is refused there even if the push ends in between. pushed is the policy that was pushed last. A cluster that had no operators,
-// and gets none, is asked nothing.
+// withdrawn is refused there even if the push ends in between. pushed is the policy that was pushed last, nil if there is none. A cluster
+// whose policy names no operators, and is to name none, is asked nothing.
 func (a *API) bindOperators(ctx context.Context, policy measurements.Policy, pushed []byte) error {
 	users := lookers(policy)
-	if len(users) == 0 && !namesOperators(pushed) {
+	if len(users) == 0 && !mayHaveBound(pushed) {
 		return nil
 	}
 	return a.client.BindOperators(ctx, users)
@@ -122,8 +122,9 @@ func lookers(policy measurements.Policy) (users []string) {
 	return users
 }
 
-// namesOperators reports whether the policy that was pushed last names operators, or cannot be read, or is not there.
-func namesOperators(pushed []byte) bool {
+// mayHaveBound reports whether operators may be bound in the cluster: the policy that was pushed last names some, or cannot be read, or is
+// not there.
+func mayHaveBound(pushed []byte) bool {
 	if pushed == nil { // as after a restored backup, which may have brought a binding back
 		return true
 	}
