@@ -258,6 +258,9 @@ func (b Builders) openAny(envelopes [][]byte) (Document, error) {
 	return Document{}, ErrUnsigned
 }
 
+// ErrManySignatures is an envelope that would have more signatures than any reader takes.
+var ErrManySignatures = errors.New("too many signatures")
+
 // Merge returns one envelope with the signatures of several about the same document, each signature once. It checks none.
 func Merge(signed []byte, more ...[]byte) ([]byte, error) {
 	e, err := parseEnvelope(signed)
@@ -279,7 +282,7 @@ func Merge(signed []byte, more ...[]byte) ([]byte, error) {
 		}
 	}
 	if len(e.Signatures) > maxSignatures {
-		return nil, fmt.Errorf("merge signatures: %d, want at most %d", len(e.Signatures), maxSignatures)
+		return nil, fmt.Errorf("merge signatures: %w: %d, want at most %d", ErrManySignatures, len(e.Signatures), maxSignatures)
 	}
 	return hullmark.CanonicalJSON(e)
 }

@@ -231,6 +231,27 @@ func TestActionAndTemplateAgree(t *testing.T) {
 	}
 }
 
+// What is built again goes into no registry, and both say so before anything is built; a folder is no reason to stop.
+func TestBuiltAgainGoesIntoAFolder(t *testing.T) {
+	var stops string
+	for _, s := range readAction(t).Runs.Steps {
+		if s.Name == "Stop where what is built again could not be published" {
+			stops = s.Run
+		}
+	}
+	for file, script := range map[string]string{actionFile: stops, templateFile: readTemplate(t).job.Script[0]} {
+		for to, refused := range map[string]bool{"oci://registry.example/node:spring": true, "releases": false} {
+			cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+			cmd.Dir = t.TempDir()
+			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TO=" + to, "HULLMARK_TO=" + to, "HULLMARK_FROM=published"}
+			said, err := cmd.CombinedOutput()
+			if got := strings.Contains(string(said), "published in a folder"); got != refused || refused && err == nil {
+				t.Errorf("%s, to %s: %v, %s", file, to, err, said)
+			}
+		}
+	}
+}
+
 // ciBlock is where docs/ci.md shows the Action or the template in use.
 var ciBlock = regexp.MustCompile("(?ms)^```yaml (action|attest|template)\n(.*?)^```$")
 

@@ -7,11 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-
-	"oras.land/oras-go/v2/errdef"
 
 	"github.com/hullmark/hullmark/measurements/tlog"
 )
@@ -29,7 +26,7 @@ type proofs interface {
 var ErrNoProofs = errors.New("a registry holds no proofs of a log: hand the file on, or make one with hullmark log prove")
 
 // PutLogProof puts a proof beside a signed document, which is published then or before. It has to be of that document.
-func PutLogProof(to Destination, signed []byte, key crypto.PublicKey, proof []byte) error {
+func PutLogProof(to Store, signed []byte, key crypto.PublicKey, proof []byte) error {
 	dir, ok := to.(folder)
 	if !ok {
 		return fmt.Errorf("publish log proof: %w", ErrNoProofs)
@@ -110,7 +107,7 @@ func StandingOf(ctx context.Context, from Source, e tlog.Entry, keys []crypto.Pu
 		return ByAnotherKey, err
 	}
 	signed, _, err := Fetch(ctx, from, e.Document.String(), key, 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errdef.ErrNotFound) {
+	if isAbsent(err) {
 		return NotAnnounced, nil
 	}
 	if err != nil {

@@ -11,9 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"regexp"
 	"slices"
+
+	"oras.land/oras-go/v2/errdef"
 
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/measurements"
@@ -30,12 +33,6 @@ var (
 	nameForm   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 )
 
-// Destination is where releases are published.
-type Destination interface {
-	// put publishes a release. What leads to the document comes last, when everything that it names is there.
-	put(ctx context.Context, r release) error
-}
-
 // Source is where releases are fetched from.
 type Source interface {
 	// documents returns the signed documents that reference, a name or a digest, may lead to; they may be anything.
@@ -47,10 +44,11 @@ type Source interface {
 	provenances(ctx context.Context, disk pcrs.Digest) ([][]byte, error)
 }
 
-// Store is both.
+// Store is a source where releases are published, too.
 type Store interface {
-	Destination
 	Source
+	// put publishes a release. What leads to the document comes last, when everything that it names is there.
+	put(ctx context.Context, r release) error
 }
 
 // kind is what a document names by digest, beside itself.
@@ -87,8 +85,9 @@ type file struct {
 // Files are what is published beside a document; each may be empty. The provenance is a signed one.
 type Files struct{ Image, SBOM, CycloneDX, Provenance string }
 
-// Release publishes a signed document, and the files that are named with it. All of them have to be what key signed.
-func Release(ctx context.Context, to Destination, signed []byte, key crypto.PublicKey, files Files) error {
+// Release publishes a signed document, and the files that are named with it. All of them have to be what key signed. Signatures of the same
+// document that are published there already stay, whoever made them.
+func Release(ctx context.Context, to Store, signed []byte, key crypto.PublicKey, files Files) error {
 	document, err := measurements.Open(signed, key)
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
@@ -103,6 +102,9 @@ func Release(ctx context.Context, to Destination, signed []byte, key crypto.Publ
 	}
 	id, err := document.Digest()
 	if err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	if signed, err = withPublished(ctx, to, signed, id); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	r := release{document: document, id: id, signed: signed}
@@ -127,6 +129,32 @@ func Release(ctx context.Context, to Destination, signed []byte, key crypto.Publ
 		return fmt.Errorf("publish: %w", err)
 	}
 	return nil
+}
+
+// withPublished adds to a signed document the signatures that are published with it already. What is there and about anything else is replaced.
+func withPublished(ctx context.Context, at Source, signed []byte, id measurements.DocumentID) ([]byte, error) {
+	there, err := at.documents(ctx, id.String())
+	if isAbsent(err) {
+		return signed, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("what is published there of the document: %w", err)
+	}
+	for _, published := range there {
+		merged, err := measurements.Merge(signed, published)
+		if errors.Is(err, measurements.ErrManySignatures) {
+			return nil, fmt.Errorf("with those that are published there: %w; remove that file first if some are of no use", err)
+		}
+		if err == nil {
+			signed = merged
+		}
+	}
+	return signed, nil
+}
+
+// isAbsent tells whether a source does not have what it was asked for.
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errdef.ErrNotFound)
 }
 
 func readProvenance(path string, document measurements.Document, key crypto.PublicKey) ([]byte, error) {
@@ -192,7 +220,8 @@ func Fetch(ctx context.Context, from Source, reference string, key crypto.Public
 	return signed, d, nil
 }
 
-// choose returns the candidate that is meant, of several the one with the highest security version. Others may have put theirs beside it.
+// choose returns the candidate that is meant, of several the one with the highest security version, with the signatures of all that are
+// about that document. Others may have put theirs beside it.
 func choose(candidates [][]byte, reference string, key crypto.PublicKey, minimum uint32) (signed []byte, best measurements.Document, err error) {
 	var refused []error
 	var ids []measurements.DocumentID // that share the highest security version
@@ -205,6 +234,10 @@ func choose(candidates [][]byte, reference string, key crypto.PublicKey, minimum
 			signed, best, ids = c, d, []measurements.DocumentID{id}
 		case d.SVN == best.SVN && id != ids[0]:
 			ids = append(ids, id)
+		case id == ids[0]:
+			if merged, err := measurements.Merge(signed, c); err == nil { // else there are too many, of whomever
+				signed = merged
+			}
 		}
 	}
 	if signed == nil {

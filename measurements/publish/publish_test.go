@@ -6,6 +6,8 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -107,7 +109,7 @@ func (s *shop) sign(t *testing.T, d measurements.Document) []byte {
 	return signed
 }
 
-func (s *shop) publish(t *testing.T, to Destination, d measurements.Document) {
+func (s *shop) publish(t *testing.T, to Store, d measurements.Document) {
 	t.Helper()
 	if err := Release(t.Context(), to, s.sign(t, d), s.key.Public(), s.files); err != nil {
 		t.Fatal(err)
@@ -230,6 +232,98 @@ func TestFetchRefuses(t *testing.T) {
 const firstWindow = "bytes=0-32767"
 
 // An interrupted fetch goes on where it was, from servers that know ranges and from others.
+// otherBuilder signs a document, too.
+func (s *shop) otherBuilder(t *testing.T, d measurements.Document) []byte {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := measurements.Sign(key, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := measurements.Merge(s.sign(t, d), signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return both
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// signatures counts those of an envelope.
+func signatures(t *testing.T, signed []byte) int {
+	t.Helper()
+	var e struct{ Signatures []any }
+	if err := json.Unmarshal(signed, &e); err != nil {
+		t.Fatal(err)
+	}
+	return len(e.Signatures)
+}
+
+// What others signed of a document stays when it is published once more, without that; what is there and cannot be read does not.
+func TestPublishKeepsSignatures(t *testing.T) {
+	s := newShop(t)
+	for name, to := range map[string]Store{"folder": Folder(s.dir), "registry": newRegistry(t, true).place(t, "node:1", nil)} {
+		t.Run(name, func(t *testing.T) {
+			fetched := func() []byte {
+				signed, _, err := Fetch(t.Context(), to, s.id, s.key.Public(), 3)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return signed
+			}
+			s.publish(t, to, s.document)
+			for range 2 { // another builder each time
+				if err := Release(t.Context(), to, s.otherBuilder(t, s.document), s.key.Public(), s.files); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.publish(t, to, s.document)
+			if got := signatures(t, fetched()); got != 3 {
+				t.Errorf("%d signatures are published, want 3", got)
+			}
+		})
+	}
+	there := filepath.Join(s.dir, "sha256", s.id+".dsse")
+	if err := os.WriteFile(there, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.publish(t, Folder(s.dir), s.document)
+	if got := signatures(t, readFile(t, there)); got != 1 {
+		t.Errorf("over rubbish %d signatures are published, want 1", got)
+	}
+	for range 15 {
+		if err := Release(t.Context(), Folder(s.dir), s.otherBuilder(t, s.document), s.key.Public(), s.files); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Release(t.Context(), Folder(s.dir), s.otherBuilder(t, s.document), s.key.Public(), s.files); !errors.Is(err, measurements.ErrManySignatures) {
+		t.Errorf("a seventeenth signature: %v", err)
+	}
+}
+
+// Of several files about one document, the signatures of all are taken; older documents and rubbish among them change nothing.
+func TestChooseTakesAllSignatures(t *testing.T) {
+	s := newShop(t)
+	candidates := [][]byte{s.sign(t, s.document), s.otherBuilder(t, s.document), s.sign(t, s.describe(t, "node", 2)), s.otherBuilder(t, s.document), []byte("rubbish")}
+	signed, d, err := choose(candidates, "node", s.key.Public(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := signatures(t, signed); got != 3 || d.SVN != 3 {
+		t.Errorf("%d signatures of security version %d, want 3 of 3", got, d.SVN)
+	}
+}
+
 func TestFetchImageGoesOn(t *testing.T) {
 	s := newShop(t)
 	for name, ranges := range map[string]bool{"a server with ranges": true, "a server without": false} {
@@ -333,7 +427,7 @@ func TestPublishRefuses(t *testing.T) {
 	proved := filepath.Join(t.TempDir(), "provenance")
 	dir := t.TempDir()
 	held := newRegistry(t, true)
-	for name, to := range map[string]Destination{"folder": Folder(dir), "registry": held.place(t, "shop/node", nil)} {
+	for name, to := range map[string]Store{"folder": Folder(dir), "registry": held.place(t, "shop/node", nil)} {
 		signed := s.sign(t, s.document)
 		if err := Release(t.Context(), to, signed, s.key.Public(), Files{Image: other}); err == nil || !strings.Contains(err.Error(), "signed is a disk with") {
 			t.Errorf("%s: another image: %v", name, err)

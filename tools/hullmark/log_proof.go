@@ -126,7 +126,7 @@ func (o *appendOptions) addTo(cmd *cobra.Command) {
 }
 
 // run puts a document into the log before it is published, so that nothing is announced that is not in there, and its proof beside it.
-func (o *appendOptions) run(cmd *cobra.Command, file string, signed []byte, key crypto.PublicKey, to publish.Destination) error {
+func (o *appendOptions) run(cmd *cobra.Command, file string, signed []byte, key crypto.PublicKey, to publish.Store) error {
 	if (o.folder == "") != (o.key == "") {
 		return withCode(exitUsage, errors.New("publish: a log is written with --log and --log-key together"))
 	}

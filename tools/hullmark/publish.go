@@ -25,8 +25,8 @@ func newPublishCommand() *cobra.Command {
 A folder becomes a tree that any web server can show. In an OCI registry, oci://HOST/NAME:TAG, the tag leads to the image, and all else
 refers to it, so --image has to be named; the login is the one that docker, podman or oras keep in Docker's configuration. All files have to be what the key signed.
 
-What other builders signed of the same document (--attestation) is published in the same file, for whoever wants several signatures; whether they did is not checked. The file replaces
-the one that was published before, so name all attestations each time. The image's name leads to the document that was published last.
+What other builders signed of the same document (--attestation) is published in the same file, for whoever wants several signatures; whether they did is not checked. Signatures
+that are published there already stay. The image's name leads to the document that was published last.
 With --log the document is appended to a transparency log first, and in a folder the proof of it is published beside the document.`,
 		Example: `  hullmark publish node.dsse --key release.pub --image node.raw --sbom node.spdx.json --cyclonedx node.cdx.json --provenance node.provenance.dsse --to /srv/releases
   hullmark publish node.dsse --key release.pub --image node.raw --to oci://registry.example/node:spring`,
