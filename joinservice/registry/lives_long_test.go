@@ -5,6 +5,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,6 +114,32 @@ func TestApproversThatWereAwayNoteWhatWasIssued(t *testing.T) {
 	approving(t, 2)
 	wantSigned(t, client)
 	wantSigned(t, serving)
+}
+
+// Which CA issued a certificate is in the record once the policy commits to one, and not before: join services of earlier releases read
+// no such record.
+func TestIssuersAreRecordedOnceThePolicyCommits(t *testing.T) {
+	var commits atomic.Bool
+	runApprover(t, &Approver{Admits: everyone, Issuers: commits.Load})
+	for i, name := range []string{"w178", "w179"} {
+		commits.Store(i == 1)
+		m := testMachine(byte(178+i), name)
+		certificate, err := parseIssued(life(t, m).CertData)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if commits.Load() {
+			want = joinservice.IssuerOf(certificate)
+		}
+		eventually(t, "the note of a certificate", func() error {
+			m, _, err := service.Load(t.Context(), m.EKID)
+			if err == nil && (len(m.Credentials) != 1 || m.Credentials[0].Fingerprint != fingerprintOf(certificate) || m.Credentials[0].Issuer != want) {
+				err = fmt.Errorf("%s: the record lists %+v, want the issuer %q", name, m.Credentials, want)
+			}
+			return err
+		})
+	}
 }
 
 // What an approver decides it decides by the API's policy of then, not by what it was told last.
