@@ -25,7 +25,10 @@ func TestDefinitionsFromElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		put(t, o.Config, map[string]string{"mkosi.conf": fmt.Sprintf(setting, elsewhere) + "\n"})
-		m, err := openMkosi(t.Context(), o, l)
+		if _, err := openMkosi(t.Context(), o, l); err == nil {
+			t.Errorf(setting+": they are given to mkosi", elsewhere)
+		}
+		m, err := unpackMkosi(t.Context(), o, l) // as if nobody had looked before
 		if err != nil {
 			t.Fatal(err)
 		}

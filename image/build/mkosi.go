@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,11 +44,18 @@ func (m mkosi) stage(dir string) (mkosi, error) {
 	return m, nil
 }
 
-// openMkosi unpacks the locked mkosi, which is fetched if need be.
+// openMkosi unpacks the locked mkosi, which is fetched if need be, for definitions that may be given to it.
 func openMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 	if strings.ContainsAny(o.Store.Root, " \t\n") {
 		return mkosi{}, fmt.Errorf("cache %q: mkosi does not work in a folder whose name has a space: use another (HULLMARK_CACHE)", o.Store.Root)
 	}
+	if err := CheckDefinitions(o); err != nil {
+		return mkosi{}, err
+	}
+	return unpackMkosi(ctx, o, l)
+}
+
+func unpackMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 	m := mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config, profiles: o.Profiles, skip: notSources(o)}
 	for _, p := range l.Of(lock.Tools) {
 		if p.Name != mkosiPackage {
@@ -94,21 +102,30 @@ type summary struct {
 	RemoveFiles []string
 	// KernelCommandLine are the words of the kernel command line, in order.
 	KernelCommandLine []string
-
-	// What the definitions name, and mkosi reads.
-	EnvironmentFiles, BaseTrees, PackageDirectories, VolatilePackageDirectories                           []string
-	ConfigureScripts, SyncScripts, PrepareScripts, BuildScripts, PostInstallationScripts, FinalizeScripts []string
-	SkeletonTrees, ExtraTrees, SandboxTrees, BuildSources                                                 []struct{ Source string }
 }
 
-// named lists the paths that the definitions name.
-func (s summary) named() []string {
-	all := slices.Concat(s.EnvironmentFiles, s.BaseTrees, s.PackageDirectories, s.VolatilePackageDirectories,
-		s.ConfigureScripts, s.SyncScripts, s.PrepareScripts, s.BuildScripts, s.PostInstallationScripts, s.FinalizeScripts)
-	for _, tree := range slices.Concat(s.SkeletonTrees, s.ExtraTrees, s.SandboxTrees, s.BuildSources) {
-		all = append(all, tree.Source)
+// named lists the paths that the definitions name, as mkosi read them: image is the JSON of one.
+func named(image []byte) (paths []string, err error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(image, &all); err != nil {
+		return nil, err
 	}
-	return all
+	for name, value := range all {
+		var list []string
+		var trees []struct{ Source string }
+		switch known[name].kind {
+		case ofPaths:
+			err = errors.Join(err, json.Unmarshal(value, &list))
+		case ofTrees:
+			err = errors.Join(err, json.Unmarshal(value, &trees))
+		}
+		for _, tree := range trees {
+			list = append(list, tree.Source)
+		}
+		paths = append(paths, list...)
+	}
+	slices.Sort(paths)
+	return paths, err
 }
 
 func (m mkosi) summary(ctx context.Context, home string) (summary, error) {
@@ -119,33 +136,30 @@ func (m mkosi) summary(ctx context.Context, home string) (summary, error) {
 	if err != nil {
 		return summary{}, fmt.Errorf("read mkosi definitions: %w\n%s", err, stderr.Bytes())
 	}
-	var all struct{ Images []summary }
+	var all struct{ Images []json.RawMessage }
 	if err := json.Unmarshal(out, &all); err != nil {
 		return summary{}, fmt.Errorf("read mkosi definitions: %w", err)
 	}
 	if len(all.Images) != 1 {
 		return summary{}, fmt.Errorf("read mkosi definitions: %d images, want 1", len(all.Images))
 	}
-	return all.Images[0], m.checkOwn(all.Images[0].named())
+	var s summary
+	paths, err := named(all.Images[0])
+	if err := errors.Join(err, json.Unmarshal(all.Images[0], &s)); err != nil {
+		return s, fmt.Errorf("read mkosi definitions: %w", err)
+	}
+	return s, m.checkOwn(paths)
 }
 
 // checkOwn refuses paths outside of the definitions and of mkosi itself: what is there may change, and no key would tell.
 func (m mkosi) checkOwn(paths []string) error {
-	var folders []string
-	for _, dir := range []string{m.definitions, filepath.Join(filepath.Dir(m.definitions), "systemd"), m.config, m.program} {
-		if folder, err := filepath.EvalSymlinks(dir); err == nil && dir != "" {
-			folders = append(folders, folder)
-		}
-	}
+	folders := ownFolders(m.definitions, m.config, m.program)
 	for _, path := range paths {
 		target, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			target = path // mkosi says what is not there
 		}
-		if !slices.ContainsFunc(folders, func(folder string) bool {
-			name, err := filepath.Rel(folder, target)
-			return err == nil && filepath.IsLocal(name)
-		}) {
+		if !isBelow(folders, target) {
 			return fmt.Errorf("read mkosi definitions: they name %s, outside of their folder: put it there", path)
 		}
 	}

@@ -1,7 +1,6 @@
 package build
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,11 +23,11 @@ func TestDefinitionsNameOnlyTheirOwn(t *testing.T) {
 		"elsewhere": false, "source": false, "source/systemdx": false,
 	} {
 		for _, form := range []string{`{"BuildScripts": [%q]}`, `{"ExtraTrees": [{"Source": %q, "Target": "/usr"}]}`, `{"BuildSources": [{"Source": %q}]}`} {
-			var s summary
-			if err := json.Unmarshal(fmt.Appendf(nil, form, filepath.Join(dir, path)), &s); err != nil {
-				t.Fatal(err)
+			names, err := named(fmt.Appendf(nil, form, filepath.Join(dir, path)))
+			if err != nil || len(names) != 1 {
+				t.Fatalf(form+": %v, %v", path, names, err)
 			}
-			if err := m.checkOwn(s.named()); (err == nil) != own || !own && !strings.Contains(err.Error(), path) {
+			if err := m.checkOwn(names); (err == nil) != own || !own && !strings.Contains(err.Error(), path) {
 				t.Errorf(form+": %v", path, err)
 			}
 		}

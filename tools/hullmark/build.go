@@ -190,5 +190,5 @@ func (f *buildFlags) options(w io.Writer) (build.Options, error) {
 	if err := build.CheckProfiles(o); err != nil {
 		return o, withCode(exitUsage, err)
 	}
-	return o, nil
+	return o, build.CheckDefinitions(o)
 }
