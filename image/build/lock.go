@@ -167,7 +167,7 @@ func chooseRoot(ctx context.Context, o Options, a apt, l *lock.Lock, old lock.Lo
 	if err != nil {
 		return err
 	}
-	plain, err := m.summary(ctx, a.dir)
+	plain, err := m.summary(ctx)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func chooseRoot(ctx context.Context, o Options, a apt, l *lock.Lock, old lock.Lo
 	}
 	for _, profile := range profiles {
 		m.profiles = []string{profile}
-		with, err := m.summary(ctx, a.dir)
+		with, err := m.summary(ctx)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/toolstree"
 )
 
 // mkosi is an unpacked mkosi package and the definitions that it is given.
@@ -57,6 +58,11 @@ func openMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 
 func unpackMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 	m := mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config, profiles: o.Profiles, skip: notSources(o)}
+	for _, folder := range []*string{&m.definitions, &m.config} { // as its sandbox has them, whose working folder is another
+		if path, err := filepath.Abs(*folder); err == nil && *folder != "" {
+			*folder = path
+		}
+	}
 	for _, p := range l.Of(lock.Tools) {
 		if p.Name != mkosiPackage {
 			continue
@@ -73,23 +79,33 @@ func unpackMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 	return m, fmt.Errorf("package %s is not locked: run hullmark lock", mkosiPackage)
 }
 
-// command prepares a run of mkosi. Its environment is empty but for what is named here, so a build does not depend on the caller's.
-func (m mkosi) command(ctx context.Context, home string, args ...string) *exec.Cmd {
-	all := []string{"-m", "mkosi", "--directory", m.definitions}
+// command prepares a run of mkosi in a sandbox: mkosi's own is not meant to hold a program that wants to get out of it
+// (mkosi-sandbox(1)). It has no network, and sees of this machine what is in /usr and /etc, its own package and shown; home, which
+// has to be among these, or /tmp, is where it works. So a build does not depend on the caller's environment either.
+func (m mkosi) command(ctx context.Context, home string, shown []toolstree.Bind, args ...string) *exec.Cmd {
+	return toolstree.Sandbox{
+		Tree: "/", Binds: append(shown, toolstree.Bind{Host: m.program}), Env: m.environment(home), Offline: true, Ordinary: true,
+	}.Command(ctx, m.argv(args...)...)
+}
+
+// argv is a run of mkosi for the definitions.
+func (m mkosi) argv(args ...string) []string {
+	// Debian's own Python: another one that is first in PATH may be of any version. Scripts make files, so the umask is part of the input.
+	all := []string{"sh", "-c", `umask 022; exec /usr/bin/python3 "$@"`, "sh", "-m", "mkosi", "--directory", m.definitions}
 	if m.config != "" {
 		all = append(all, "--include", m.config)
 	}
 	for _, p := range m.profiles {
 		all = append(all, "--profile", p)
 	}
-	// Debian's own Python: another one that is first in PATH may be of any version. Scripts make files, so the umask is part of the input.
-	script := `umask 022; exec /usr/bin/python3 "$@"`
-	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", script, "sh"}, all, args)...)
-	cmd.Env = []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "TZ=UTC", "HOME=" + home, "TMPDIR=" + home,
-		"PYTHONPATH=" + filepath.Join(m.program, "usr/lib/python3/dist-packages"), "PYTHONDONTWRITEBYTECODE=1",
+	return append(all, args...)
+}
+
+// environment is mkosi's, beside PATH and LC_ALL.
+func (m mkosi) environment(home string) map[string]string {
+	return map[string]string{
+		"TZ": "UTC", "HOME": home, "TMPDIR": home, "PYTHONPATH": filepath.Join(m.program, "usr/lib/python3/dist-packages"), "PYTHONDONTWRITEBYTECODE": "1",
 	}
-	return cmd
 }
 
 // summary is what we take from mkosi's own reading of the definitions; its JSON has the names of mkosi.conf.
@@ -128,8 +144,14 @@ func named(image []byte) (paths []string, err error) {
 	return paths, err
 }
 
-func (m mkosi) summary(ctx context.Context, home string) (summary, error) {
-	cmd := m.command(ctx, home, "--json", "summary")
+func (m mkosi) summary(ctx context.Context) (summary, error) {
+	var shown []toolstree.Bind
+	for _, folder := range []string{m.definitions, filepath.Join(filepath.Dir(m.definitions), "systemd"), m.config} {
+		if folder != "" {
+			shown = append(shown, toolstree.Bind{Host: folder})
+		}
+	}
+	cmd := m.command(ctx, "/tmp", shown, "--json", "summary")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -169,8 +191,8 @@ func (m mkosi) checkOwn(paths []string) error {
 // treeEpoch is when mkosi says that all files of a tree were made, in seconds of Unix time. In an image each has the lock's time.
 const treeEpoch = 1577836800
 
-// rootTar installs packages from a repository at url into the tree of base, or into an empty one, and writes it as out/root.tar.
-func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, out string) error {
+// rootTar installs packages from a repository, as offered, into the tree of base, or into an empty one, and writes it as out/root.tar.
+func (m mkosi) rootTar(ctx context.Context, tools string, offered []toolstree.Bind, base base, out string) error {
 	work, err := os.MkdirTemp(out, "work-")
 	if err != nil {
 		return err
@@ -180,13 +202,15 @@ func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, out st
 		return err
 	}
 	args := []string{
-		"--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.Itoa(treeEpoch),
+		"--tools-tree", tools, "--local-mirror", "file://" + repositoryPlace, "--source-date-epoch", strconv.Itoa(treeEpoch),
 		"--output-dir", out, "--output", "root", "--workspace-dir", work, "--package-cache-dir", filepath.Join(work, "packages"), "--force",
 	}
+	shown := append(offered, toolstree.Bind{Host: tools}, toolstree.Bind{Host: out, Writable: true})
 	if base.tarFile != "" {
+		shown = append(shown, toolstree.Bind{Host: base.tarFile})
 		args = append(args, "--base-tree", base.tarFile, "--package", strings.Join(base.packages, ","))
 	}
-	log, err := runLogged(m.command(ctx, work, append(args, "build")...))
+	log, err := runLogged(m.command(ctx, work, shown, append(args, "build")...))
 	if said := failedScript(log); err != nil && said != "" {
 		return fmt.Errorf("mkosi: %w: a package's script failed\n%s", err, said)
 	}

@@ -51,13 +51,8 @@ func TestPathsMakeOneImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url, stop, err := serveRepository(repository, o.Store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
 	alone := t.TempDir()
-	if err := m.rootTar(t.Context(), tools, url, base{}, alone); err != nil {
+	if err := m.rootTar(t.Context(), tools, offer(repository, o.Store), base{}, alone); err != nil {
 		t.Fatal(err)
 	}
 	folder, _, err := Tree(t.Context(), o, l, tools)

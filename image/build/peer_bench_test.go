@@ -90,7 +90,7 @@ func newPeer(b *testing.B, o Options, l lock.Lock) peer {
 		b.Fatal(err)
 	}
 	work := b.TempDir()
-	asked, err := m.summary(b.Context(), work)
+	asked, err := m.summary(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -150,11 +150,15 @@ func (p peer) build(b *testing.B, args ...string) time.Duration {
 		cache += "-incremental" // A build without would remove what it keeps.
 	}
 	began := time.Now()
-	cmd := p.mkosi.command(b.Context(), p.work, append([]string{
+	argv := p.mkosi.argv(append([]string{
 		"--tools-tree", p.tools, "--output-dir", p.work, "--workspace-dir", p.work, "--cache-dir", cache,
 		"--package-cache-dir", filepath.Join(p.work, "packages"), "--force",
 	}, append(args, "build")...)...)
-	cmd.Dir = p.mkosi.definitions
+	cmd := exec.CommandContext(b.Context(), argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = p.mkosi.definitions, []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"}
+	for name, value := range p.mkosi.environment(p.work) {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
 	if err := errors.Join(os.MkdirAll(cache, 0o755), runQuiet(cmd, "mkosi")); err != nil {
 		b.Fatal(err)
 	}

@@ -6,16 +6,15 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/toolstree"
 )
 
 // release is the Debian release that images are made of.
@@ -24,21 +23,32 @@ const release = "trixie"
 // packagesIndex is the index of packages in a repository's folder.
 const packagesIndex = "dists/" + release + "/main/binary-amd64/Packages"
 
+// repositoryFormat changes whenever makeRepository makes another folder of the same packages.
+const repositoryFormat = "2"
+
 // makeRepository returns the folder of an APT repository that holds exactly the given packages, all of which are in the store.
-// The index is made from the packages themselves, so apt can choose nothing else and needs no network.
+// The index is made from the packages themselves, so apt can choose nothing else and needs no network. The packages are links to
+// where offer shows the store's, by names that begin with theirs, as mkosi wants.
 func makeRepository(ctx context.Context, s cache.Store, l lock.Lock, packages []lock.Package) (string, error) {
-	var ids []string
+	ids := []string{repositoryFormat}
 	for _, p := range packages {
 		ids = append(ids, p.ID(), p.SHA256)
 	}
 	dir, _, err := s.Step("repository", cache.Key(ids...), func(dir string) error {
 		var index bytes.Buffer
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, blobs), 0o755), os.Mkdir(filepath.Join(dir, "pool"), 0o755)); err != nil {
+			return err
+		}
 		for _, p := range packages {
+			file := fmt.Sprintf("pool/%s_%s.deb", p.Name, p.SHA256)
+			if err := os.Symlink("../"+blobs+"/"+p.SHA256, filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
 			control, err := exec.CommandContext(ctx, "dpkg-deb", "--field", s.BlobPath(p.SHA256)).Output()
 			if err != nil {
 				return fmt.Errorf("read control file of %s: %w", p.ID(), err)
 			}
-			fmt.Fprintf(&index, "%s\nFilename: pool/%s.deb\nSize: %d\nSHA256: %s\n\n", bytes.TrimSpace(control), p.SHA256, p.Size, p.SHA256)
+			fmt.Fprintf(&index, "%s\nFilename: %s\nSize: %d\nSHA256: %s\n\n", bytes.TrimSpace(control), file, p.Size, p.SHA256)
 		}
 		return writeIndex(dir, l.Time, index.Bytes())
 	})
@@ -58,18 +68,13 @@ func writeIndex(dir string, at int64, index []byte) error {
 	)
 }
 
-// serveRepository offers a repository's index and the store's packages on a loopback port until stop is called.
-func serveRepository(dir string, s cache.Store) (url string, stop func(), err error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, fmt.Errorf("offer packages to mkosi: %w", err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/dists/", http.FileServer(http.Dir(dir)))
-	mux.HandleFunc("/pool/{file}", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFile(w, r, s.BlobPath(strings.TrimSuffix(filepath.Base(r.PathValue("file")), ".deb")))
-	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(listener) }()
-	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
+// repositoryPlace is where mkosi has the repository in its sandbox, and blobs in it the store's packages.
+const (
+	repositoryPlace = "/archive"
+	blobs           = "blobs"
+)
+
+// offer shows a repository, and the store's packages in it.
+func offer(dir string, s cache.Store) []toolstree.Bind {
+	return []toolstree.Bind{{Host: dir, Tree: repositoryPlace}, {Host: filepath.Dir(s.BlobPath(blobs)), Tree: repositoryPlace + "/" + blobs}}
 }

@@ -108,15 +108,10 @@ func makeTree(ctx context.Context, o Options, l lock.Lock, m mkosi, tools, rest,
 	if err != nil {
 		return err
 	}
-	url, stop, err := serveRepository(repository, s)
-	if err != nil {
-		return err
-	}
-	defer stop()
 	var asked summary
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) { asked, err = m.summary(ctx, s.Root); return err })
-	group.Go(func() error { return m.rootTar(ctx, tools, url, b, dir) })
+	group.Go(func() (err error) { asked, err = m.summary(ctx); return err })
+	group.Go(func() error { return m.rootTar(ctx, tools, offer(repository, s), b, dir) })
 	if err := group.Wait(); err != nil {
 		return errors.Join(err, unlocked(asked.Packages, l))
 	}

@@ -4,6 +4,7 @@ package toolstree
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"sort"
 )
@@ -28,6 +29,9 @@ type Sandbox struct {
 	Dir string
 	// Offline takes the network away.
 	Offline bool
+	// Ordinary has root's programs run as an ordinary user, who has the right to nothing but root's files that are shown; an
+	// ordinary user's do anyway.
+	Ordinary bool
 }
 
 // Command prepares argv to run with tree as its root, as Sandbox{Tree: tree, Binds: binds} does.
@@ -48,6 +52,9 @@ func (s Sandbox) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	}
 	if s.Offline {
 		args = append(args, "--unshare-net")
+	}
+	if s.Ordinary && os.Geteuid() == 0 {
+		args = append(args, "--unshare-user", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL")
 	}
 	args = append(args, s.environment()...)
 	for _, b := range s.Binds {

@@ -39,3 +39,19 @@ func TestCommandCannotWriteToATreeOrAReadOnlyBind(t *testing.T) {
 		t.Fatal("wrote to what was shown read-only")
 	}
 }
+
+// Whoever starts it, the program is an ordinary user's, has no rights beyond those, and writes what it may write.
+func TestCommandIsAnOrdinaryUsers(t *testing.T) {
+	given := t.TempDir()
+	s := Sandbox{Tree: "/", Binds: []Bind{{Host: given, Tree: "/data", Writable: true}}, Dir: "/data", Ordinary: true}
+	out, err := s.Command(t.Context(), "sh", "-c", `id -u; grep CapEff: /proc/self/status; touch x; mount -t tmpfs none /data 2>/dev/null && echo mounted; true`).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if said := string(out); strings.HasPrefix(said, "0\n") || !strings.Contains(said, "CapEff:\t0000000000000000") || strings.Contains(said, "mounted") {
+		t.Errorf("it is not: %q", said)
+	}
+	if _, err := os.Stat(filepath.Join(given, "x")); err != nil {
+		t.Error(err)
+	}
+}
