@@ -88,7 +88,7 @@ mkdir /home/action
 git archive HEAD | tar -x -C /home/action # as GitHub unpacks an action: without the repository
 become=()
 if [ "$user" != root ]; then
-    useradd --no-create-home --home-dir /home/work/home "$user"
+    id -u "$user" > /dev/null 2>&1 || useradd --no-create-home --home-dir /home/work/home "$user" # the machine may have one of the name
     become=(setpriv --reuid "$user" --regid "$user" --init-groups)
 fi
 chown -R "$user:" /home/work /home/action
