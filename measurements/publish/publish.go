@@ -131,7 +131,7 @@ func Release(ctx context.Context, to Store, signed []byte, key crypto.PublicKey,
 	return nil
 }
 
-// withPublished adds to a signed document the signatures that are published with it already. What is there and about anything else is replaced.
+// withPublished adds to a signed document the signatures that are published with it already. What is about anything else is replaced.
 func withPublished(ctx context.Context, at Source, signed []byte, id measurements.DocumentID) ([]byte, error) {
 	there, err := at.documents(ctx, id.String())
 	if isAbsent(err) {
