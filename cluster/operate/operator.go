@@ -134,8 +134,8 @@ func (r *Reader) dropChange(ctx context.Context, file *cluster.OperatorFile) err
 }
 
 // bindOperators lets those read the API who may look by a policy that is to be pushed, those change the policy there who may that, and no
-// others: before it, so that whoever is withdrawn is refused there even if the push ends in between. pushed is the policy that was pushed last, nil if there is none. A cluster
-// whose policy names no operators, and is to name none, is asked nothing.
+// others: before the push, so that whoever is withdrawn is refused there even if that ends in between. pushed is the policy that was pushed
+// last, nil if there is none. A cluster whose policy names no operators, and is to name none, is asked nothing.
 func (a *API) bindOperators(ctx context.Context, policy measurements.Policy, pushed []byte) error {
 	users := granted(policy, hullmark.MayLook)
 	if len(users) == 0 && !mayHaveBound(pushed) {
