@@ -142,7 +142,7 @@ func withPublished(ctx context.Context, at Source, signed []byte, id measurement
 	}
 	for _, published := range there {
 		merged, err := measurements.Merge(signed, published)
-		if errors.Is(err, measurements.ErrManySignatures) {
+		if errors.Is(err, measurements.ErrTooMuchSigned) {
 			return nil, fmt.Errorf("with those that are published there: %w; remove that file first if some are of no use", err)
 		}
 		if err == nil {

@@ -306,7 +306,7 @@ func TestPublishKeepsSignatures(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Release(t.Context(), Folder(s.dir), s.otherBuilder(t, s.document), s.key.Public(), s.files); !errors.Is(err, measurements.ErrManySignatures) {
+	if err := Release(t.Context(), Folder(s.dir), s.otherBuilder(t, s.document), s.key.Public(), s.files); !errors.Is(err, measurements.ErrTooMuchSigned) {
 		t.Errorf("a seventeenth signature: %v", err)
 	}
 }
