@@ -10,7 +10,7 @@ HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyrin
 	binutils cpio cryptsetup-bin dosfstools erofs-utils gdisk ipxe-qemu iproute2 jq locales mtools openssl qemu-utils sbsigntool systemd systemd-boot-efi user-mode-linux
 
 # What only tests need.
-TEST_PACKAGES := bash-completion chromium fonts-liberation efitools fish opensc prometheus ruby-tpm-key-attestation softhsm2 zsh
+TEST_PACKAGES := bash-completion chromium fonts-liberation efitools fish groff-base opensc prometheus ruby-tpm-key-attestation softhsm2 zsh
 
 # The module beside this one, whose requirements nothing else is to have.
 CAPI := tools/capi
