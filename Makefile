@@ -234,7 +234,7 @@ reproduce: setup bin/hullmark ## Build the image three times under other circums
 	bin/hullmark reproduce --out $(OUT)
 
 .PHONY: release
-release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for amd64 and arm64, Debian packages, man pages, checksums, SBOMs, signed with KEY.
+release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for amd64 and arm64, Debian packages, man pages, the site, checksums, SBOMs, signed with KEY.
 	@: $(or $(VERSION),$(error name a version: make release VERSION=v1.2.3 KEY=release.key)) $(or $(KEY),$(error name the key that signs, PKCS #8: make release VERSION=v1.2.3 KEY=release.key))
 	@test -r "$(KEY)" || { echo "no key can be read from $(KEY)" >&2; exit 1; }
 	@openssl pkey -in "$(KEY)" -noout 2>/dev/null || { echo "$(KEY) is no private key that openssl reads: openssl genpkey -algorithm ed25519 -out release.key makes one" >&2; exit 1; }
