@@ -106,6 +106,31 @@ func TestDocsNameWhatExists(t *testing.T) {
 	}
 }
 
+// GitLab asks of whoever reports or changes something what GitHub asks, and both name the pages that say more.
+func TestTemplatesAsk(t *testing.T) {
+	for github, gitlab := range map[string]string{
+		".github/ISSUE_TEMPLATE/report.md": ".gitlab/issue_templates/Default.md",
+		".github/pull_request_template.md": ".gitlab/merge_request_templates/Default.md",
+	} {
+		one, err := os.ReadFile(github)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := os.ReadFile(gitlab)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(string(one), string(other)) {
+			t.Errorf("%s does not end as %s does", github, gitlab)
+		}
+		for _, page := range []string{"CONTRIBUTING.md", "SECURITY.md"} {
+			if !strings.Contains(string(other), page) {
+				t.Errorf("%s does not name %s", gitlab, page)
+			}
+		}
+	}
+}
+
 // schemaName is the name of a form of ours, with its version.
 var schemaName = regexp.MustCompile(`"(hullmark\.[a-z-]+/v[0-9]+)"`)
 
