@@ -135,9 +135,9 @@ test-skew: ## Go from the minor release of Kubernetes before to this one, and ba
 	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
 
 .PHONY: test-keeper
-test-keeper: ## Let a real Vault keep a keyset, rotate, refuse, be sealed and be away (compiles it: 4 CPU minutes the first time).
+test-keeper: bin/hullmark ## Let a real Vault keep a keyset, rotate, refuse, be sealed and be away, and hold a cluster's root (compiles it: 4 CPU minutes the first time).
 	cd internal/vaulttest/server && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/bin/vault .
-	go test -tags keeper -count 1 -timeout 20m -v -run '^TestRealVault$$' ./joinservice/keys/keeper -args -vault $(CURDIR)/bin/vault
+	go test -tags keeper -count 1 -timeout 20m -v -run '^TestRealVault' ./joinservice/keys/keeper -args -vault $(CURDIR)/bin/vault -hullmark $(CURDIR)/bin/hullmark
 
 .PHONY: powercut
 powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of machines until they came to Ready N times (15); SEED chooses when.
