@@ -10,7 +10,7 @@ HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyrin
 	binutils cpio cryptsetup-bin dosfstools erofs-utils gdisk ipxe-qemu iproute2 jq locales mtools openssl qemu-utils sbsigntool systemd systemd-boot-efi user-mode-linux
 
 # What only tests need.
-TEST_PACKAGES := bash-completion chromium fonts-liberation efitools fish opensc prometheus ruby-tpm-key-attestation softhsm2 zsh
+TEST_PACKAGES := bash-completion chromium fonts-liberation efitools fish groff-base opensc prometheus ruby-tpm-key-attestation softhsm2 zsh
 
 # The module beside this one, whose requirements nothing else is to have.
 CAPI := tools/capi
@@ -135,9 +135,9 @@ test-skew: ## Go from the minor release of Kubernetes before to this one, and ba
 	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
 
 .PHONY: test-keeper
-test-keeper: ## Let a real Vault keep a keyset, rotate, refuse, be sealed and be away (compiles it: 4 CPU minutes the first time).
+test-keeper: bin/hullmark ## Let a real Vault keep a keyset, rotate, refuse, be sealed and be away, and hold a cluster's root (compiles it: 4 CPU minutes the first time).
 	cd internal/vaulttest/server && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/bin/vault .
-	go test -tags keeper -count 1 -timeout 20m -v -run '^TestRealVault$$' ./joinservice/keys/keeper -args -vault $(CURDIR)/bin/vault
+	go test -tags keeper -count 1 -timeout 20m -v -run '^TestRealVault' ./joinservice/keys/keeper -args -vault $(CURDIR)/bin/vault -hullmark $(CURDIR)/bin/hullmark
 
 .PHONY: powercut
 powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of machines until they came to Ready N times (15); SEED chooses when.
@@ -234,7 +234,7 @@ reproduce: setup bin/hullmark ## Build the image three times under other circums
 	bin/hullmark reproduce --out $(OUT)
 
 .PHONY: release
-release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for amd64 and arm64, Debian packages, man pages, checksums, SBOMs, signed with KEY.
+release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for amd64 and arm64, Debian packages, man pages, the site, checksums, SBOMs, signed with KEY.
 	@: $(or $(VERSION),$(error name a version: make release VERSION=v1.2.3 KEY=release.key)) $(or $(KEY),$(error name the key that signs, PKCS #8: make release VERSION=v1.2.3 KEY=release.key))
 	@test -r "$(KEY)" || { echo "no key can be read from $(KEY)" >&2; exit 1; }
 	@openssl pkey -in "$(KEY)" -noout 2>/dev/null || { echo "$(KEY) is no private key that openssl reads: openssl genpkey -algorithm ed25519 -out release.key makes one" >&2; exit 1; }

@@ -53,15 +53,24 @@ func TestNetworkPage(t *testing.T) {
 }
 
 var (
-	fence    = regexp.MustCompile("(?ms)^```sh[^\n]*\n(.*?)^```$")
-	makeWord = regexp.MustCompile(`(?m)^make ([a-z-]+)$`)
+	// fence is a block of any language; it may be a part of a list.
+	fence    = regexp.MustCompile("(?ms)^ *```([^\n]*)\n(.*?)^ *```$")
+	makeWord = regexp.MustCompile(`(?m)^ *(?:\$ )?make ([a-z-]+)$`)
 	// A verb is all lower-case words that follow: "policy add member". One that is an argument does no harm to --help.
-	verbWord = regexp.MustCompile(`(?m)bin/hullmark ([a-z][a-z-]*(?: [a-z][a-z-]*)*)\b([^\n]*)`)
+	verbWord = regexp.MustCompile(`(?m)(?:bin/|^ *(?:\$ )?)hullmark ([a-z][a-z-]*(?: [a-z][a-z-]*)*)\b([^\n]*)`)
 	flagWord = regexp.MustCompile(` (--[a-z-]+)`)
+	// commandFirst is the beginning of a block without a language that has commands; others are files, or what is printed.
+	commandFirst = regexp.MustCompile(`^ *(?:\$ )?(?:bin/)?hullmark `)
 )
 
-// TestDocsNameWhatExists checks that each command of README and docs names a verb with such flags, or a make target.
-// `make test-docs` runs them.
+// hasCommands tells whether a block of a page has commands.
+func hasCommands(language, text string) bool {
+	kind, _, _ := strings.Cut(language, " ")
+	return kind == "sh" || kind == "console" || kind == "" && commandFirst.MatchString(text)
+}
+
+// TestDocsNameWhatExists checks that each command of README, CONTRIBUTING and docs names a verb with such flags, or a make target.
+// `make test-docs` runs those of the journeys.
 func TestDocsNameWhatExists(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
@@ -71,22 +80,81 @@ func TestDocsNameWhatExists(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", hullmark, "./tools/hullmark").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	help := verbHelp(hullmark)
-	for _, page := range docsPages(t) {
+	help, commands := verbHelp(hullmark), 0
+	for _, page := range append(docsPages(t), "CONTRIBUTING.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, block := range fence.FindAllStringSubmatch(string(text), -1) {
-			for _, m := range makeWord.FindAllStringSubmatch(block[1], -1) {
+			if !hasCommands(block[1], block[2]) {
+				continue
+			}
+			for _, m := range makeWord.FindAllStringSubmatch(block[2], -1) {
 				if !strings.Contains(string(makefile), "\n"+m[1]+":") {
 					t.Errorf("%s: the Makefile has no target %s", page, m[1])
 				}
 			}
-			for _, m := range verbWord.FindAllStringSubmatch(block[1], -1) {
+			for _, m := range verbWord.FindAllStringSubmatch(block[2], -1) {
+				commands++
 				checkVerb(t, page, help, m[1], m[2])
 			}
 		}
+	}
+	if commands < 200 {
+		t.Errorf("only %d commands were found", commands)
+	}
+}
+
+// GitLab asks of whoever reports or changes something what GitHub asks, and both name the pages that say more.
+func TestTemplatesAsk(t *testing.T) {
+	for github, gitlab := range map[string]string{
+		".github/ISSUE_TEMPLATE/report.md": ".gitlab/issue_templates/Default.md",
+		".github/pull_request_template.md": ".gitlab/merge_request_templates/Default.md",
+	} {
+		one, err := os.ReadFile(github)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := os.ReadFile(gitlab)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(string(one), string(other)) {
+			t.Errorf("%s does not end as %s does", github, gitlab)
+		}
+		for _, page := range []string{"CONTRIBUTING.md", "SECURITY.md"} {
+			if !strings.Contains(string(other), page) {
+				t.Errorf("%s does not name %s", gitlab, page)
+			}
+		}
+	}
+}
+
+// schemaName is the name of a form of ours, with its version.
+var schemaName = regexp.MustCompile(`"(hullmark\.[a-z-]+/v[0-9]+)"`)
+
+// Each form of ours that has a name and a version is on the page of what outlives a run.
+func TestCompatibilityNamesTheSchemas(t *testing.T) {
+	page, err := os.ReadFile("docs/compatibility.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, files := parseFiles(t, func(string) bool { return false })
+	found := map[string]bool{}
+	for path := range files {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range schemaName.FindAllSubmatch(text, -1) {
+			if found[string(m[1])] = true; !strings.Contains(string(page), "`"+string(m[1])+"`") {
+				t.Errorf("docs/compatibility.md does not name %s of %s", m[1], path)
+			}
+		}
+	}
+	if len(found) < 15 {
+		t.Errorf("only %d names were found", len(found))
 	}
 }
 

@@ -20,10 +20,13 @@ const (
 	// MayRecover lets an operator bring a control plane back when no other is up to do it. It comes with MayLook, by which he fetches the
 	// newest policy: he verifies the machine by what his file holds.
 	MayRecover Permission = "recover"
+	// MayChange lets an operator change which releases the policy accepts, and which machines join as workers, and sign that himself
+	// (Signed.Changed). It comes with MayLook, by which he fetches the policy that he changes.
+	MayChange Permission = "change"
 )
 
 // permissions are all that there are, ascending.
-var permissions = []Permission{MayLook, MayRecover}
+var permissions = []Permission{MayChange, MayLook, MayRecover}
 
 // ParsePermissions reads at least one permission, with commas between them, each once and in ascending order, as FormatPermissions
 // writes them.
@@ -57,8 +60,8 @@ func checkPermissions(all []Permission) error {
 			return fmt.Errorf("permission %s comes twice, or out of order; want them as in %s", p, FormatPermissions(permissions))
 		}
 	}
-	if slices.Contains(all, MayRecover) && !slices.Contains(all, MayLook) {
-		return fmt.Errorf("permission %s comes without %s, by which whoever recovers fetches the newest policy", MayRecover, MayLook)
+	if len(all) > 0 && !slices.Contains(all, MayLook) {
+		return fmt.Errorf("permission %s comes without %s, by which its owner fetches the newest policy", all[0], MayLook)
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 
 func TestParsePermissions(t *testing.T) {
 	for list, says := range map[string]string{
-		"look": "", "look,recover": "", "recover": "permission recover comes without look",
-		"": `permission "" is unknown; there are: look,recover`, "look,": "unknown", "policy": `permission "policy" is unknown`, "look,look": "comes twice, or out of order",
+		"look": "", "look,recover": "", "change,look": "", "change,look,recover": "", "change": "permission change comes without look", "recover": "permission recover comes without look",
+		"": `permission "" is unknown; there are: change,look,recover`, "look,": "unknown", "policy": `permission "policy" is unknown`, "look,look": "comes twice, or out of order",
 		"recover,look": "out of order", "Look": "unknown", " look": "unknown", strings.Repeat("look,", 1000) + "look": "comes twice",
 	} {
 		read, err := ParsePermissions(list)

@@ -121,6 +121,52 @@ func (c *Cluster) hasSigned(s stamp) (bool, error) {
 	return slices.ContainsFunc(known, func(k stamp) bool { return k.Version == s.Version && bytes.Equal(k.Digest, s.Digest) }), nil
 }
 
+// Changes returns who changed the policy that the cluster has, if it is an operator's change of the one that this file holds, and a later
+// one: Take it up before anything else is signed. It is empty if there is nothing to take up.
+func (c *Cluster) Changes(inForce []byte) (by string, err error) {
+	theirs, err := hullmark.ParseSigned(inForce, len(inForce))
+	if err != nil || theirs.Changed == nil || len(c.Policy) == 0 {
+		return "", nil // CheckCopy judges it.
+	}
+	policy, err := measurements.OpenPolicy(inForce, c.ID())
+	if err != nil {
+		return "", nil
+	}
+	last, err := c.OpenPolicy()
+	if err != nil {
+		return "", err
+	}
+	ours, err := hullmark.ParseSigned(c.Policy, len(c.Policy))
+	if err != nil {
+		return "", err
+	}
+	if !theirs.FollowsSame(ours) || policy.Version <= last.Version {
+		return "", nil
+	}
+	changer, _ := theirs.Changer()
+	return changer.Name, nil
+}
+
+// TakeChanges puts what an operator changed (Changes) in the place of the policy that the file holds, with its documents.
+func (c *Cluster) TakeChanges(inForce []byte, documents map[measurements.DocumentID][]byte) error {
+	policy, err := measurements.OpenPolicy(inForce, c.ID())
+	if err != nil {
+		return err
+	}
+	held, err := namedDocuments(policy, documents)
+	if err != nil {
+		return err
+	}
+	if err := checkSize(inForce, held); err != nil {
+		return err
+	}
+	if c.signed, err = c.stamps(inForce); err != nil {
+		return err
+	}
+	c.Policy, c.Documents = inForce, held
+	return nil
+}
+
 // CheckCopy refuses to go on with a file of which another copy was used since: ErrOlderCopy. inForce is the policy that the cluster has,
 // in its signed form; what counts of it is signed. noted is what whoever brought it said of his copy, which people are told if it is a
 // Revision. A policy that no root of this cluster signed is replaced like any other. If the newest copy is lost, a policy may follow what
@@ -161,6 +207,10 @@ func (c *Cluster) CheckCopy(inForce []byte, noted string, newestLost bool) error
 		return checkGoesOn(last, policy, noted)
 	case policy.Version > last.Version:
 		return fmt.Errorf("%w: the cluster has policy version %d%s, and %s has version %d; next: %s", ErrOlderCopy, policy.Version, broughtBy(noted), c.thisCopy(), last.Version, useNewest)
+	}
+	if changer, ok := measurements.PolicyChanger(inForce); ok {
+		return fmt.Errorf("%w: the cluster has policy version %d, which operator %s changed, and %s changed the one before, too; "+
+			"next: make that change here as well, if it is to stay, and push with --newest-lost", ErrOlderCopy, policy.Version, changer.Name, c.thisCopy())
 	}
 	return fmt.Errorf("%w: the cluster has a policy version %d%s that %s did not sign; next: %s", ErrOlderCopy, policy.Version, broughtBy(noted), c.thisCopy(), useNewest)
 }

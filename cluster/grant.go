@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/sha256"
@@ -36,6 +37,9 @@ type Grant struct {
 	// Known is what he knows of the cluster: the certificates of its root and of Kubernetes' CA, the policy and its documents, settings,
 	// and the disks that were seen. It holds no key, and signs nothing.
 	Known *Cluster
+	// Follows is the SHA-256 of the policy, as it was signed, that the cluster had before he changed it; nil while nothing is changed that
+	// was not pushed.
+	Follows []byte
 }
 
 // DiskKey is the key of one disk, if that was made by a generation of the keyset for an owner.
@@ -72,7 +76,9 @@ func (c *Cluster) GrantOperator(g Granting) (*Grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	policy.Version++
+	if policy.Version, err = c.nextVersion(); err != nil {
+		return nil, err
+	}
 	who, operator, err := c.nameOperator(root, g, policy.Version)
 	if err != nil {
 		return nil, fmt.Errorf("operator %s: %w", g.Name, err)
@@ -248,18 +254,78 @@ func (g *Grant) Take(envelope []byte, documents map[measurements.DocumentID][]by
 	if err != nil {
 		return err
 	}
-	held := map[measurements.DocumentID][]byte{}
-	for _, a := range policy.Documents {
-		content, ok := documents[a.Document]
-		if !ok || sha256.Sum256(content) != a.Document {
-			return fmt.Errorf("document %s, which the policy names, is not beside it", a.Document)
-		}
-		held[a.Document] = content
+	held, err := namedDocuments(policy, documents)
+	if err != nil {
+		return err
 	}
 	if err := checkSize(envelope, held); err != nil {
 		return err
 	}
 	g.Known.Policy, g.Known.Documents = envelope, held
+	return nil
+}
+
+// namedDocuments are those that a policy names, out of what lies beside it.
+func namedDocuments(policy measurements.Policy, documents map[measurements.DocumentID][]byte) (map[measurements.DocumentID][]byte, error) {
+	held := map[measurements.DocumentID][]byte{}
+	for _, a := range policy.Documents {
+		content, ok := documents[a.Document]
+		if !ok || sha256.Sum256(content) != a.Document {
+			return nil, fmt.Errorf("document %s, which the policy names, is not beside it", a.Document)
+		}
+		held[a.Document] = content
+	}
+	return held, nil
+}
+
+// ChangePolicy signs a policy that he made of the one that the grant has, with documents that it accepts anew. What he may not change is
+// refused (measurements.ChangePolicy).
+func (g *Grant) ChangePolicy(policy measurements.Policy, documents ...measurements.Document) error {
+	held, err := g.Known.documentsOf(policy, documents)
+	if err != nil {
+		return err
+	}
+	if err := joinservice.CheckGroups(policy); err != nil {
+		return err
+	}
+	signed, err := measurements.ChangePolicy(g.Operator.Key, g.Known.Policy, policy)
+	if err != nil {
+		return err
+	}
+	if err := checkSize(signed, held); err != nil {
+		return err
+	}
+	if g.Follows == nil {
+		g.Follows = policyDigest(g.Known.Policy)
+	}
+	g.Known.Policy, g.Known.Documents = signed, held
+	return nil
+}
+
+// policyDigest tells one signed policy from another.
+func policyDigest(envelope []byte) []byte {
+	digest := sha256.Sum256(envelope)
+	return digest[:]
+}
+
+// MayReplace reports whether the policy that he changed may take the place of the one that the cluster has: that from which it follows.
+func (g *Grant) MayReplace(inForce []byte) bool { return bytes.Equal(g.Follows, policyDigest(inForce)) }
+
+// Pushed notes that the cluster has the policy of the grant.
+func (g *Grant) Pushed() { g.Follows = nil }
+
+// Drop gives up what he changed and did not push, for the policy that the cluster has, with its documents.
+func (g *Grant) Drop(inForce []byte, documents map[measurements.DocumentID][]byte) error {
+	if _, err := measurements.OpenPolicy(inForce, g.Known.ID()); err != nil {
+		return err
+	}
+	held := g.Known.Policy
+	g.Known.Policy = nil // Whatever its version is: what he signed is his own word.
+	if err := g.Take(inForce, documents); err != nil {
+		g.Known.Policy = held
+		return err
+	}
+	g.Follows = nil
 	return nil
 }
 

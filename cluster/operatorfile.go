@@ -127,6 +127,7 @@ type grantDoc struct {
 	Documents    map[measurements.DocumentID][]byte `json:"documents,omitempty"`
 	Settings     *joinservice.Settings              `json:"settings,omitempty"`
 	Epochs       map[hullmark.EKID]DiskEpoch        `json:"epochs,omitempty"`
+	Follows      []byte                             `json:"follows,omitempty"`
 }
 
 type diskKeyDoc struct {
@@ -158,6 +159,7 @@ func (g *Grant) encode() ([]byte, error) {
 	d := grantDoc{
 		OperatorVersion: operatorVersion, Root: g.Known.Root.Certificate.Raw,
 		Policy: g.Known.Policy, Documents: g.Known.Documents, Settings: g.Known.Settings, Epochs: g.Known.Epochs,
+		Follows: g.Follows,
 	}
 	defer d.wipe()
 	for _, certificate := range g.Known.Kubernetes.certificates() {
@@ -206,7 +208,10 @@ func decodeGrant(plain []byte) (*Grant, error) {
 	if d.OperatorVersion != operatorVersion {
 		return nil, fmt.Errorf("operatorVersion: want %d, got %d: the file is another release's; use the hullmark that wrote it, or ask for another", operatorVersion, d.OperatorVersion)
 	}
-	g := &Grant{Known: &Cluster{Policy: d.Policy, Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs}}
+	if len(d.Follows) != 0 && len(d.Follows) != sha256.Size {
+		return nil, fmt.Errorf("follows: %d bytes, want a SHA-256", len(d.Follows))
+	}
+	g := &Grant{Known: &Cluster{Policy: d.Policy, Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs}, Follows: d.Follows}
 	var err error
 	if g.Operator, err = d.Operator.decode(); err != nil {
 		return nil, fmt.Errorf("operator's certificate: %w", err)

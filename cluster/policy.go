@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
@@ -60,8 +61,15 @@ func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurement
 	return c.setPolicy(policy, same, documents...)
 }
 
-// setPolicy signs a policy that follows the last one, unless it is the same.
+// setPolicy signs a policy that follows the last one, unless it is the same. Its version is raised above what operators may have signed.
 func (c *Cluster) setPolicy(policy measurements.Policy, same bool, documents ...measurements.Document) error {
+	if !same {
+		next, err := c.nextVersion()
+		if err != nil {
+			return err
+		}
+		policy.Version = max(policy.Version, next)
+	}
 	held, err := c.documentsOf(policy, documents)
 	if err != nil {
 		return err
@@ -86,6 +94,18 @@ func (c *Cluster) setPolicy(policy measurements.Policy, same bool, documents ...
 	}
 	c.Policy, c.Documents = signed, held
 	return nil
+}
+
+// nextVersion is the lowest version of a policy that follows the last one.
+func (c *Cluster) nextVersion() (uint64, error) {
+	if len(c.Policy) == 0 {
+		return 1, nil
+	}
+	last, err := hullmark.ParseSigned(c.Policy, len(c.Policy))
+	if err != nil {
+		return 0, err
+	}
+	return last.NextVersion()
 }
 
 // follows reports whether policy is the last one; if not, it has to be a higher one.

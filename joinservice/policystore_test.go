@@ -114,7 +114,7 @@ func TestPolicyStoreRefuses(t *testing.T) {
 		"a lower version":              {signed(t, c, version(4), "image"), "5 is in force"},
 		"another one of the same":      {signed(t, c, version(5), "image", "newer"), "another policy"},
 		"another cluster's":            {signed(t, newCluster(t), version(9), "image"), "signed by the root key of another cluster"},
-		"a changed signature":          {changed, "the signature is not the root key's; the policy was changed"},
+		"a changed signature":          {changed, "the signature is not by the root key; the policy was changed"},
 		"no envelope":                  {joinservice.SignedPolicy{}, "open policy: it is empty"},
 		"half an envelope":             {half, "open policy: it was cut off"},
 		"a field that is not known":    {unknown, `open policy: read policy: json: unknown field "tolerance"`},

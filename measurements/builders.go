@@ -18,7 +18,7 @@ import (
 const (
 	// MaxBuilders is how many builders a policy may name.
 	MaxBuilders = maxSignatures
-	// maxSignature is the longest signature of a builder, in bytes: ECDSA's by P-256 has at most 72, Ed25519's 64.
+	// maxSignature is the longest signature of an envelope or a builder, in bytes: ECDSA's by P-256 has at most 72, Ed25519's 64.
 	maxSignature = 128
 )
 
@@ -258,11 +258,25 @@ func (b Builders) openAny(envelopes [][]byte) (Document, error) {
 	return Document{}, ErrUnsigned
 }
 
-// ErrManySignatures is an envelope that would have more signatures than any reader takes.
-var ErrManySignatures = errors.New("too many signatures")
+// ErrTooMuchSigned is that the signatures of several envelopes do not fit into one that anybody reads.
+var ErrTooMuchSigned = errors.New("more than one envelope holds")
 
-// Merge returns one envelope with the signatures of several about the same document, each signature once. It checks none.
+// Merge returns one envelope with the signatures of several about the same document, each signature once. It checks none. What does not
+// fit into one envelope is ErrTooMuchSigned.
 func Merge(signed []byte, more ...[]byte) ([]byte, error) {
+	return merge(func(envelope, envelopeSignature) bool { return true }, signed, more...)
+}
+
+// MergeOthers is Merge for who signed anew by key what is published: the published signatures by that key are left out, of which each
+// is another if the key is ECDSA's.
+func MergeOthers(signed, published []byte, key crypto.PublicKey) ([]byte, error) {
+	return merge(func(e envelope, s envelopeSignature) bool {
+		return verifyAny(key, preAuthentication(e.PayloadType, e.Payload), []envelopeSignature{s}) != nil
+	}, signed, published)
+}
+
+// merge is Merge of the first envelope's signatures with those of the others that are wanted.
+func merge(wanted func(envelope, envelopeSignature) bool, signed []byte, more ...[]byte) ([]byte, error) {
 	e, err := parseEnvelope(signed)
 	if err != nil {
 		return nil, fmt.Errorf("merge signatures: %w", err)
@@ -276,15 +290,20 @@ func Merge(signed []byte, more ...[]byte) ([]byte, error) {
 			return nil, errors.New("merge signatures: the envelopes are about different documents")
 		}
 		for _, s := range other.Signatures {
-			if !slices.ContainsFunc(e.Signatures, func(known envelopeSignature) bool { return bytes.Equal(known.Sig, s.Sig) }) {
+			known := slices.ContainsFunc(e.Signatures, func(known envelopeSignature) bool { return bytes.Equal(known.Sig, s.Sig) })
+			if !known && wanted(other, s) {
 				e.Signatures = append(e.Signatures, s)
 			}
 		}
 	}
-	if len(e.Signatures) > maxSignatures {
-		return nil, fmt.Errorf("merge signatures: %w: %d, want at most %d", ErrManySignatures, len(e.Signatures), maxSignatures)
+	merged, err := hullmark.CanonicalJSON(e)
+	if err != nil {
+		return nil, fmt.Errorf("merge signatures: %w", err)
 	}
-	return hullmark.CanonicalJSON(e)
+	if _, err := parseEnvelope(merged); err != nil {
+		return nil, fmt.Errorf("merge signatures: %w: %w", ErrTooMuchSigned, err)
+	}
+	return merged, nil
 }
 
 // signedMessage is what signatures of the statement about d cover.

@@ -28,6 +28,8 @@ const (
 	// MaxEnvelope is the largest envelope that is opened, in bytes: base64 takes a third more, the statement a little.
 	MaxEnvelope   = MaxDocument/3*4 + 1<<16
 	maxSignatures = 16
+	// maxKeyID is the longest hint of a key, in bytes: mostly there is none, a digest or a URI.
+	maxKeyID = 256
 )
 
 // envelope is a DSSE envelope (https://github.com/secure-systems-lab/dsse, envelope.md, version 1.0.2).
@@ -115,6 +117,14 @@ func parseEnvelope(signed []byte) (e envelope, err error) {
 	}
 	if len(e.Signatures) == 0 || len(e.Signatures) > maxSignatures {
 		return e, fmt.Errorf("%d signatures, want 1 to %d", len(e.Signatures), maxSignatures)
+	}
+	for _, s := range e.Signatures {
+		if len(s.Sig) == 0 || len(s.Sig) > maxSignature {
+			return e, fmt.Errorf("a signature of %d bytes, want 1 to %d", len(s.Sig), maxSignature)
+		}
+		if len(s.KeyID) > maxKeyID {
+			return e, fmt.Errorf("a signature with a keyid of %d bytes, want at most %d", len(s.KeyID), maxKeyID)
+		}
 	}
 	return e, nil
 }

@@ -221,3 +221,95 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+// signedBy is an envelope with one signature and hint, whatever they are.
+func signedBy(t *testing.T, payload []byte, s envelopeSignature) []byte {
+	t.Helper()
+	signed, err := hullmark.CanonicalJSON(envelope{PayloadType: PayloadType, Payload: payload, Signatures: []envelopeSignature{s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+func TestSignaturesAreBounded(t *testing.T) {
+	for name, c := range map[string]struct {
+		signature, keyid int
+		want             string
+	}{
+		"as long as can be": {128, 256, ""},
+		"as short":          {1, 0, ""},
+		"no signature":      {0, 0, "a signature of 0 bytes, want 1 to 128"},
+		"a long signature":  {129, 0, "a signature of 129 bytes, want 1 to 128"},
+		"a long keyid":      {64, 257, "a keyid of 257 bytes, want at most 256"},
+	} {
+		_, err := Merge(signedBy(t, []byte("{}"), envelopeSignature{KeyID: strings.Repeat("k", c.keyid), Sig: bytes.Repeat([]byte{1}, c.signature)}))
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestMergeIsRead has envelopes merged that can be read each, and together not: too many signatures, too many bytes, and hints that look
+// like more values than a file of that length holds.
+func TestMergeIsRead(t *testing.T) {
+	number := func(n int) envelopeSignature { return envelopeSignature{Sig: []byte{byte(n), 1}} }
+	commas := func(n int) envelopeSignature {
+		return envelopeSignature{KeyID: strings.Repeat(",", maxKeyID), Sig: []byte{byte(n), 1}}
+	}
+	room := MaxEnvelope - len(signedBy(t, []byte{}, number(0)))
+	for name, c := range map[string]struct {
+		payload  []byte
+		sign     func(n int) envelopeSignature
+		most     int
+		together string
+	}{
+		"signatures": {[]byte("{}"), number, maxSignatures, "17 signatures"},
+		"bytes":      {make([]byte, room/4*3), number, 1, "want at most"},
+		"commas":     {make([]byte, 3000), commas, 1, "more values"},
+	} {
+		var all [][]byte
+		for n := range c.most + 1 {
+			all = append(all, signedBy(t, c.payload, c.sign(n)))
+		}
+		merged, err := Merge(all[0], all[1:c.most]...)
+		if err != nil {
+			t.Errorf("%s: %d of them: %v", name, c.most, err)
+			continue
+		}
+		if _, err := Merge(merged); err != nil {
+			t.Errorf("%s: what was merged cannot be read: %v", name, err)
+		}
+		if _, err := Merge(merged, all[c.most]); !errors.Is(err, ErrTooMuchSigned) || !strings.Contains(err.Error(), c.together) {
+			t.Errorf("%s: one more: %v", name, err)
+		}
+	}
+}
+
+// Who signs anew leaves his own earlier signatures out, and nobody else's.
+func TestMergeOthers(t *testing.T) {
+	d := testDocument(t, "image")
+	for name, key := range releaseKeys(t) {
+		other := releaseKeys(t)["ECDSA P-256"]
+		published, err := Merge(sign(t, key, d), sign(t, other, d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		merged, err := MergeOthers(sign(t, key, d), published, key.Public())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e envelope
+		if err := json.Unmarshal(merged, &e); err != nil || len(e.Signatures) != 2 {
+			t.Errorf("%s: %d signatures, want 2: %v", name, len(e.Signatures), err)
+		}
+		for _, signer := range []crypto.Signer{key, other} {
+			if _, err := Open(merged, signer.Public()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := MergeOthers(sign(t, key, d), sign(t, other, testDocument(t, "other")), key.Public()); err == nil {
+			t.Errorf("%s: another document's signatures are taken", name)
+		}
+	}
+}

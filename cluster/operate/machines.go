@@ -17,8 +17,10 @@ import (
 // Machine is what a cluster keeps of a machine, with what the cluster file knows of it.
 type Machine struct {
 	joinservice.Machine
-	// Image is what people call the image that it booted; it is empty if the cluster file has no such document.
-	Image string `json:"image,omitempty"`
+	// Image is what people call the image that it booted, and Release what they call the release; both are empty if the cluster file has no
+	// such document.
+	Image   string `json:"image,omitempty"`
+	Release string `json:"release,omitempty"`
 	// OldRoot says that the configuration of its last ticket named another root than the present one.
 	OldRoot bool `json:"oldRoot,omitempty"`
 	// Heard is when init or recover saw its disk last: of a single control plane nothing tells a copy since.
@@ -46,10 +48,14 @@ func (r *Reader) machines(ctx context.Context) ([]Machine, error) {
 	if unopened != nil {
 		return nil, unopened
 	}
-	images := ImageNames(c)
+	documents := readable(c)
 	listed := make([]Machine, 0, len(records))
 	for _, m := range records {
-		listed = append(listed, Machine{Machine: m, Image: images[m.Document], OldRoot: namedRoot(m, policy, c.ID()) != c.ID(), Heard: c.Epochs[m.EKID].Heard})
+		one := Machine{Machine: m, OldRoot: namedRoot(m, policy, c.ID()) != c.ID(), Heard: c.Epochs[m.EKID].Heard}
+		if document, ok := documents[m.Document]; ok {
+			one.Image, one.Release = imageName(document), document.Name
+		}
+		listed = append(listed, one)
 	}
 	slices.SortStableFunc(listed, func(a, b Machine) int { return cmp.Compare(a.Name, b.Name) })
 	return listed, err
@@ -58,12 +64,21 @@ func (r *Reader) machines(ctx context.Context) ([]Machine, error) {
 // ImageNames returns what people call the images of the documents in a cluster file, as far as those can be read.
 func ImageNames(c *cluster.Cluster) map[measurements.DocumentID]string {
 	names := map[measurements.DocumentID]string{}
-	for id, encoded := range c.Documents {
-		if document, err := measurements.Parse(encoded); err == nil {
-			names[id] = imageName(document)
-		}
+	for id, document := range readable(c) {
+		names[id] = imageName(document)
 	}
 	return names
+}
+
+// readable returns the documents in a cluster file that can be read.
+func readable(c *cluster.Cluster) map[measurements.DocumentID]measurements.Document {
+	documents := map[measurements.DocumentID]measurements.Document{}
+	for id, encoded := range c.Documents {
+		if document, err := measurements.Parse(encoded); err == nil {
+			documents[id] = document
+		}
+	}
+	return documents
 }
 
 // namedRoot returns the root that a machine's configuration named at its last ticket; of one without a ticket, the present one.

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -65,8 +66,11 @@ func WithdrawOperator(name string) Edit {
 }
 
 // TakePolicy puts the policy that the API holds, with its documents, into an operator's file, if the root signed it later than the one
-// there.
+// there. What he changed in it and did not push stays.
 func (r *Reader) TakePolicy(ctx context.Context, file *cluster.OperatorFile) error {
+	if file.Grant.Follows != nil {
+		return nil
+	}
 	return r.persist(ctx, func() error {
 		envelope, documents, err := r.client.Newest(ctx, file.Grant.Known.Policy)
 		if err != nil || envelope == nil {
@@ -80,15 +84,64 @@ func (r *Reader) TakePolicy(ctx context.Context, file *cluster.OperatorFile) err
 	})
 }
 
-// bindOperators lets those read the API who may look by a policy that is to be pushed, and no others: before it, so that whoever is
-// withdrawn is refused there even if the push ends in between. pushed is the policy that was pushed last, nil if there is none. A cluster
-// whose policy names no operators, and is to name none, is asked nothing.
+// PushChange brings the policy that an operator changed in his file to the cluster, in the place of the one from which it follows. If
+// another is there by now, that is in his file then, without what he changed: the error is ErrDenied.
+func (r *Reader) PushChange(ctx context.Context, file *cluster.OperatorFile) error {
+	return r.persist(ctx, func() error {
+		known := file.Grant.Known
+		envelope, _, version, err := r.client.PushedBy(ctx)
+		switch {
+		case err != nil:
+			return err
+		case bytes.Equal(envelope, known.Policy):
+		case !file.Grant.MayReplace(envelope):
+			return r.dropChange(ctx, file)
+		default:
+			if err := r.client.PushPolicy(ctx, "operator "+file.Grant.Who.Name, version, known.Policy, known.Documents); err != nil {
+				return err
+			}
+		}
+		policy, err := known.OpenPolicy()
+		if err != nil {
+			return err
+		}
+		r.Done.say("policy version %d is in the cluster, with %d documents", policy.Version, len(known.Documents))
+		return file.Update(func(g *cluster.Grant) error {
+			g.Pushed()
+			return nil
+		})
+	})
+}
+
+// dropChange takes the policy that the cluster has in the place of what an operator changed of another.
+func (r *Reader) dropChange(ctx context.Context, file *cluster.OperatorFile) error {
+	changed := file.Grant.Follows != nil
+	envelope, documents, err := r.client.Newest(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := file.Update(func(g *cluster.Grant) error { return g.Drop(envelope, documents) }); err != nil {
+		return fmt.Errorf("the policy that the cluster has: %w", err)
+	}
+	policy, err := file.Grant.Known.OpenPolicy()
+	if err != nil {
+		return err
+	}
+	if !changed {
+		return as(ErrDenied, fmt.Errorf("the file held no change, and an earlier policy than the cluster's, which has version %d; next: the file holds that now: change it, and push", policy.Version))
+	}
+	return as(ErrDenied, fmt.Errorf("somebody else changed the policy meanwhile: the cluster has version %d; next: the file holds that now, and not your change: make it again, and push", policy.Version))
+}
+
+// bindOperators lets those read the API who may look by a policy that is to be pushed, those change the policy there who may that, and no
+// others: before the push, so that whoever is withdrawn is refused there even if that ends in between. pushed is the policy that was pushed
+// last, nil if there is none. A cluster whose policy names no operators, and is to name none, is asked nothing.
 func (a *API) bindOperators(ctx context.Context, policy measurements.Policy, pushed []byte) error {
-	users := lookers(policy)
+	users := granted(policy, hullmark.MayLook)
 	if len(users) == 0 && !mayHaveBound(pushed) {
 		return nil
 	}
-	return a.client.BindOperators(ctx, users)
+	return a.client.BindOperators(ctx, users, granted(policy, hullmark.MayChange))
 }
 
 // bindAsPushed binds those who may look by the policy that somebody else pushed meanwhile: bindOperators was by another one, which is not
@@ -109,13 +162,13 @@ func (a *API) bindAsPushed(ctx context.Context) error {
 	if roots, err := joinservice.RootsOf(policy, signer); err != nil || !slices.Contains(roots, a.file.Cluster.ID()) {
 		return nil
 	}
-	return a.client.BindOperators(ctx, lookers(policy))
+	return a.client.BindOperators(ctx, granted(policy, hullmark.MayLook), granted(policy, hullmark.MayChange))
 }
 
-// lookers are the users of the API who may look by a policy.
-func lookers(policy measurements.Policy) (users []string) {
+// granted are the users of the API who have a permission by a policy.
+func granted(policy measurements.Policy, permission hullmark.Permission) (users []string) {
 	for _, o := range policy.Operators {
-		if slices.Contains(o.May, hullmark.MayLook) {
+		if slices.Contains(o.May, permission) {
 			users = append(users, o.User())
 		}
 	}

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,10 @@ func (a *API) push(ctx context.Context, done Progress) error {
 	}
 	seen, err := a.newest(ctx)
 	if err != nil {
+		return err
+	}
+	c = a.file.Cluster // It may have taken up what an operator changed.
+	if policy, err = c.OpenPolicy(); err != nil {
 		return err
 	}
 	if err := a.bindOperators(ctx, policy, seen.envelope); err != nil {
@@ -81,11 +86,34 @@ func (a *API) newest(ctx context.Context) (inForce, error) {
 	if err != nil || envelope == nil {
 		return inForce{version: version}, err
 	}
+	if err := a.takeChanges(ctx, envelope); err != nil {
+		return inForce{}, err
+	}
 	err = a.file.Cluster.CheckCopy(envelope, by, a.NewestLost)
 	if errors.Is(err, cluster.ErrOlderCopy) {
 		return inForce{}, as(ErrDenied, err)
 	}
 	return inForce{envelope, version}, err
+}
+
+// takeChanges takes up in the cluster file what an operator changed of its policy.
+func (a *API) takeChanges(ctx context.Context, inForce []byte) error {
+	changer, err := a.file.Cluster.Changes(inForce)
+	if err != nil || changer == "" {
+		return err
+	}
+	envelope, documents, err := a.client.Newest(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(envelope, inForce) {
+		return registry.ErrPushedMeanwhile
+	}
+	if err := a.file.Update(func(c *cluster.Cluster) error { return c.TakeChanges(envelope, documents) }); err != nil {
+		return err
+	}
+	a.Done.say("the cluster file takes up what operator %s changed", changer)
+	return nil
 }
 
 // signAndPush edits the policy in the cluster file, unless it says already what it should, and brings it to the cluster.
@@ -140,6 +168,20 @@ func Change(file *cluster.File, edit Edit) (changed string, err error) {
 	}
 	policy.Version++
 	return changed, file.Update(func(c *cluster.Cluster) error { return c.SetPolicy(policy, documents...) })
+}
+
+// ChangeByOperator is Change by an operator who may change the policy, in his file. The cluster gets it by PushChange.
+func ChangeByOperator(file *cluster.OperatorFile, edit Edit) (changed string, err error) {
+	policy, err := file.Grant.Known.OpenPolicy()
+	if err != nil {
+		return "", err
+	}
+	changed, documents, err := edit(&policy)
+	if err != nil {
+		return "", err
+	}
+	policy.Version++
+	return changed, file.Update(func(g *cluster.Grant) error { return g.ChangePolicy(policy, documents...) })
 }
 
 // PutPolicy signs a policy that was edited as a whole. It has to have another version than the one in force, and a higher one.

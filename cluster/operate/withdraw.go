@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,22 +27,31 @@ type Withdrawn struct {
 // CheckWithdrawn compares the cluster file's policy with what machines say that they run and would fall back to, before it is pushed.
 // The error is ErrDenied if one of them would get no ticket at its next boot, or if another copy of the cluster file was used since.
 func (a *API) CheckWithdrawn(ctx context.Context) (all []Withdrawn, err error) {
-	policy, err := a.file.Cluster.OpenPolicy()
-	if err == nil && policy.Version == 0 {
-		err = ErrNoPolicy
+	return a.checkWithdrawn(ctx, a.checkNewest)
+}
+
+// CheckWithdrawn does so for an operator's file.
+func (r *Reader) CheckWithdrawn(ctx context.Context) (all []Withdrawn, err error) {
+	return r.checkWithdrawn(ctx, func(context.Context) error { return nil })
+}
+
+func (r *Reader) checkWithdrawn(ctx context.Context, before func(context.Context) error) (all []Withdrawn, err error) {
+	if policy, err := r.known().OpenPolicy(); err != nil || policy.Version == 0 {
+		return nil, cmp.Or(err, ErrNoPolicy)
 	}
-	if err != nil {
-		return nil, err
-	}
-	err = a.persist(ctx, func() error {
-		if err := a.checkNewest(ctx); err != nil {
+	err = r.persist(ctx, func() error {
+		if err := before(ctx); err != nil {
 			return err
 		}
-		records, unread := a.client.List(ctx)
+		policy, err := r.known().OpenPolicy()
+		if err != nil {
+			return err
+		}
+		records, unread := r.client.List(ctx)
 		if unread != nil && len(records) == 0 {
 			return unread
 		}
-		accepted, err := acceptedBy(policy, a.file.Cluster)
+		accepted, err := acceptedBy(policy, r.known())
 		if err != nil {
 			return err
 		}

@@ -5,10 +5,12 @@ import (
 	"cmp"
 	_ "embed" // the page's template
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/webpage"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 //go:embed page.html
@@ -19,15 +21,15 @@ var pageLayout = webpage.MustParse(pageTemplate)
 // page is all that page.html shows; its texts are clean and bounded.
 type page struct {
 	State, Mark, Headline, Lead string
-	Facts                       []fact
+	Facts, Operators, Denied    []fact
 	Nodes                       []pageNode
 	Releases                    []pageRelease
 	Changes                     []string
 	ChangesSince                string
 }
 
-// fact is a name and a value; Full is a digest of which Value is the beginning.
-type fact struct{ Name, Value, Full string }
+// fact is a name and a value; Full is a digest of which Value is the beginning, and Link the name of the section that says more of it.
+type fact struct{ Name, Value, Full, Link string }
 
 // pageNode is one tile and one section. State is equal, differs, or not-covered for one that somebody should look at.
 type pageNode struct {
@@ -40,6 +42,7 @@ type pageNode struct {
 }
 
 type pageRelease struct {
+	ID                  string
 	State, Mark, Result string
 	Name, Image         string
 	Facts               []fact
@@ -48,13 +51,13 @@ type pageRelease struct {
 
 // Page renders a report as one page that needs nothing else. earlier may be nil.
 func Page(r Report, earlier *Report) ([]byte, error) {
-	p := page{Facts: r.facts()}
+	p := page{Facts: r.facts(), Operators: r.operators(), Denied: r.denied()}
 	p.judge(r)
 	for i, n := range r.Nodes {
 		p.Nodes = append(p.Nodes, r.pageNode(i, n))
 	}
-	for _, release := range r.Policy.Releases {
-		p.Releases = append(p.Releases, pageOf(release))
+	for i, release := range r.Policy.Releases {
+		p.Releases = append(p.Releases, pageOf(i, release))
 	}
 	if earlier != nil {
 		p.ChangesSince = stamp(earlier.Made)
@@ -94,10 +97,42 @@ func (r Report) facts() []fact {
 		{Name: "Releases from security version", Value: fmt.Sprint(r.Policy.MinimumSVN)},
 		{Name: "Machines with a rule", Value: fmt.Sprint(r.Policy.Members)},
 		{Name: "Groups", Value: fmt.Sprint(r.Policy.Groups)},
+		{Name: "Builders who have to sign a release", Value: webpage.Clean(cmp.Or(r.Policy.Demand(), "none"))},
 		{Name: "Rotation of control planes' keys", Value: fmt.Sprint(r.Policy.Rotation)},
 		digest("Cluster root", r.Root.String()),
 	}
 }
+
+// operators says what each may.
+func (r Report) operators() (facts []fact) {
+	for _, o := range r.Policy.Operators {
+		facts = append(facts, fact{Name: webpage.Clean(o.Name), Value: webpage.Clean("may " + hullmark.FormatPermissions(o.May))})
+	}
+	return facts
+}
+
+// denied are the machines that no group admits, by their names if they have a record.
+func (r Report) denied() (facts []fact) {
+	names := map[hullmark.EKID]string{}
+	for _, n := range r.Nodes {
+		names[n.EKID] = n.Name
+	}
+	for _, ekid := range r.Policy.Denied {
+		facts = append(facts, digest(webpage.Clean(cmp.Or(names[ekid], "without a record")), ekid.String()))
+	}
+	return facts
+}
+
+// releaseID names the section of one of the policy's releases; it is empty for a document that is none of them.
+func (r Report) releaseID(document measurements.DocumentID) string {
+	i := slices.IndexFunc(r.Policy.Releases, func(release Release) bool { return release.Document == document })
+	if i < 0 {
+		return ""
+	}
+	return sectionOf(i)
+}
+
+func sectionOf(release int) string { return fmt.Sprintf("release-%d", release) }
 
 func (r Report) pageNode(i int, n Node) pageNode {
 	p := pageNode{ID: i, State: "equal", Mark: "=", Result: webpage.Clean(string(n.State)), Name: webpage.Clean(cmp.Or(n.Name, "without a name")), Role: webpage.Clean(string(n.Role))}
@@ -111,7 +146,7 @@ func (r Report) pageNode(i int, n Node) pageNode {
 		p.Attention = append(p.Attention, webpage.Clean(text))
 	}
 	p.Facts = []fact{
-		{Name: "Release", Value: webpage.Clean(cmp.Or(n.Release, "unknown"))},
+		{Name: "Release", Value: webpage.Clean(cmp.Or(n.Release, "unknown")), Link: r.releaseID(n.Document)},
 		{Name: "Image", Value: webpage.Clean(cmp.Or(n.Image, "unknown"))},
 		{Name: "Kubernetes", Value: n.Kubernetes.String()},
 		{Name: "Class of its evidence", Value: webpage.Clean(string(n.Platform.Trust))},
@@ -135,8 +170,8 @@ func (r Report) pageNode(i int, n Node) pageNode {
 	return p
 }
 
-func pageOf(release Release) pageRelease {
-	p := pageRelease{State: "equal", Mark: "=", Result: "accepted", Name: webpage.Clean(cmp.Or(release.Name, "without a name")), Image: webpage.Clean(release.Image)}
+func pageOf(i int, release Release) pageRelease {
+	p := pageRelease{ID: sectionOf(i), State: "equal", Mark: "=", Result: "accepted", Name: webpage.Clean(cmp.Or(release.Name, "without a name")), Image: webpage.Clean(release.Image)}
 	if release.Against != "" {
 		p.State, p.Mark, p.Result = "differs", "≠", webpage.Clean(release.Against)
 	}

@@ -5,8 +5,10 @@ package report
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hullmark/hullmark"
@@ -20,7 +22,7 @@ import (
 // Schema names the format of a Report.
 const Schema = "hullmark.report/v1"
 
-// Max is the largest report that is read, in bytes: 10,000 machines have some 1,000 each.
+// Max is the largest report that is read, in bytes: 10,000 machines have some 1,000 each, and 200 as members of the policy.
 const Max = 32 << 20
 
 const (
@@ -45,7 +47,8 @@ type Report struct {
 	Unread string `json:"unread,omitempty"`
 }
 
-// Policy is what the report says of the signed policy.
+// Policy is what the report says of the signed policy. Of the lists behind Releases, and of Builders, nil says that the report was
+// written before there were any in it: New makes all of them.
 type Policy struct {
 	Version    uint64    `json:"version"`
 	MinimumSVN uint32    `json:"minimumSVN"`
@@ -53,6 +56,35 @@ type Policy struct {
 	Members    int       `json:"members"`
 	Groups     int       `json:"groups"`
 	Releases   []Release `json:"releases"`
+	// Builders say who has to have signed a release; a threshold of 0 demands nobody.
+	Builders *measurements.Builders `json:"builders,omitempty"`
+	// Operators are those whom it names.
+	Operators []hullmark.Operator `json:"operators"`
+	// MemberRules and GroupRules are its rules for machines, and Denied the machines that no group admits.
+	MemberRules []measurements.Member `json:"memberRules"`
+	GroupRules  []GroupRule           `json:"groupRules"`
+	Denied      []hullmark.EKID       `json:"denied"`
+}
+
+// Demand says how many of which builders have to sign a release, such as "2 of us, them, others"; it is empty if nobody has to.
+func (p Policy) Demand() string {
+	if p.Builders == nil || p.Builders.Threshold == 0 {
+		return ""
+	}
+	var names []string
+	for _, b := range p.Builders.Of {
+		names = append(names, b.Name)
+	}
+	return fmt.Sprintf("%d of %s", p.Builders.Threshold, strings.Join(names, ", "))
+}
+
+// GroupRule is what the report says of a group.
+type GroupRule struct {
+	Name string `json:"name"`
+	Pool string `json:"pool,omitempty"`
+	Max  int    `json:"max"`
+	// Admits is the SHA-256 of what a machine has to show: another one is another rule.
+	Admits pcrs.Digest `json:"admits"`
 }
 
 // Release is one that the policy names.
@@ -134,6 +166,16 @@ func New(c *cluster.Cluster, machines []operate.Machine, unread error, now time.
 func describe(c *cluster.Cluster, policy measurements.Policy) (Policy, error) {
 	p := Policy{
 		Version: policy.Version, MinimumSVN: policy.MinimumSVN, Rotation: policy.Rotation, Members: len(policy.Members), Groups: len(policy.Groups), Releases: []Release{},
+		Builders:  &measurements.Builders{Threshold: policy.Builders.Threshold, Of: append([]measurements.Builder{}, policy.Builders.Of...)},
+		Operators: append([]hullmark.Operator{}, policy.Operators...), MemberRules: append([]measurements.Member{}, policy.Members...), GroupRules: []GroupRule{},
+		Denied: append([]hullmark.EKID{}, policy.Denied...),
+	}
+	for _, g := range policy.Groups {
+		rule, err := ruleOf(g)
+		if err != nil {
+			return p, err
+		}
+		p.GroupRules = append(p.GroupRules, rule)
 	}
 	images := operate.ImageNames(c)
 	for _, a := range policy.Documents {
@@ -164,6 +206,19 @@ func describe(c *cluster.Cluster, policy measurements.Policy) (Policy, error) {
 		p.Releases = append(p.Releases, release)
 	}
 	return p, nil
+}
+
+// ruleOf says what a group is.
+func ruleOf(g measurements.Group) (GroupRule, error) {
+	rule := GroupRule{Name: g.Name, Pool: g.Pool, Max: g.Max}
+	g.Name, g.Pool, g.Max = "", "", 0
+	encoded, err := hullmark.CanonicalJSON(g)
+	if err != nil {
+		return GroupRule{}, fmt.Errorf("group %s: %w", rule.Name, err)
+	}
+	digest := sha256.Sum256(encoded)
+	rule.Admits = digest[:]
+	return rule, nil
 }
 
 // node says what a machine is, and what somebody should look at.
@@ -313,57 +368,6 @@ func (r Report) Failed() (failed, attention int) {
 		}
 	}
 	return failed, attention
-}
-
-// Since says what is another than in an earlier report of the same cluster, a line each.
-func (r Report) Since(earlier Report) []string {
-	var lines []string
-	change := func(what, before, now string) {
-		if before != now {
-			lines = append(lines, fmt.Sprintf("%s: %s, before %s", what, cmp.Or(now, "none"), cmp.Or(before, "none")))
-		}
-	}
-	change("cluster root", earlier.Root.String(), r.Root.String())
-	change("policy version", fmt.Sprint(earlier.Policy.Version), fmt.Sprint(r.Policy.Version))
-	change("minimum security version", fmt.Sprint(earlier.Policy.MinimumSVN), fmt.Sprint(r.Policy.MinimumSVN))
-	change("rotation of keys", fmt.Sprint(earlier.Policy.Rotation), fmt.Sprint(r.Policy.Rotation))
-	for _, release := range r.Policy.Releases {
-		if !slices.ContainsFunc(earlier.Policy.Releases, func(e Release) bool { return e.Document == release.Document }) {
-			lines = append(lines, fmt.Sprintf("release %s: accepted since (document %.12s…)", cmp.Or(release.Name, "without a name"), release.Document))
-		}
-	}
-	for _, release := range earlier.Policy.Releases {
-		if !slices.ContainsFunc(r.Policy.Releases, func(e Release) bool { return e.Document == release.Document }) {
-			lines = append(lines, fmt.Sprintf("release %s: accepted no more (document %.12s…)", cmp.Or(release.Name, "without a name"), release.Document))
-		}
-	}
-	before := map[hullmark.EKID]Node{}
-	for _, n := range earlier.Nodes {
-		before[n.EKID] = n
-	}
-	for _, n := range r.Nodes {
-		old, known := before[n.EKID]
-		delete(before, n.EKID)
-		if !known {
-			lines = append(lines, "node "+n.Name+": new")
-			continue
-		}
-		change("node "+n.Name+": name", old.Name, n.Name)
-		change("node "+n.Name+": state", string(old.State), string(n.State))
-		change("node "+n.Name+": release", old.Release, n.Release)
-		change("node "+n.Name+": class", string(old.Platform.Trust), string(n.Platform.Trust))
-		change("node "+n.Name+": firmware of its processor", old.Platform.TCB, n.Platform.TCB)
-		change("node "+n.Name+": disk", old.Disk.String(), n.Disk.String())
-		if n.Least < old.Least {
-			lines = append(lines, fmt.Sprintf("node %s: its epoch fell from %d to %d", n.Name, old.Least, n.Least))
-		}
-	}
-	for _, n := range earlier.Nodes {
-		if _, gone := before[n.EKID]; gone {
-			lines = append(lines, "node "+n.Name+": gone")
-		}
-	}
-	return lines
 }
 
 // Parse strictly reads a report that was written as JSON, of at most Max bytes.

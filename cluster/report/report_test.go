@@ -181,14 +181,48 @@ func TestSince(t *testing.T) {
 	lines := make1(t, c, nil, m, added).Since(before)
 	for _, want := range []string{
 		"policy version: 8, before 7", "minimum security version: 1, before 0", "accepted no more", "node worker-1: state: failed, before ready", "node worker-1: disk: ",
-		"node worker-1: its epoch fell from 4 to 2", "node worker-3: new", "node worker-2: gone",
+		"node worker-1: its epoch fell from 4 to 2", "node worker-1: to look at: it is failed, and did not say why", "node worker-3: new", "node worker-2: gone",
 	} {
 		if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, want) }) {
 			t.Errorf("%q does not say %q", lines, want)
 		}
 	}
-	if len(lines) != 8 {
+	if len(lines) != 9 {
 		t.Errorf("%d lines: %q", len(lines), lines)
+	}
+}
+
+// TestPageShowsThePolicy has the page say who signs and who operates, and lead from a node to the registers of its release.
+func TestPageShowsThePolicy(t *testing.T) {
+	c, m := fixture(t, func(p *measurements.Policy) {
+		p.Operators, p.Denied = alice(hullmark.MayLook, hullmark.MayRecover), []hullmark.EKID{{9}, {8}}
+		p.Builders = measurements.Builders{Threshold: 1, Of: []measurements.Builder{builder(t, "us"), builder(t, "them")}}
+	})
+	other := m
+	other.EKID, other.Name, other.Document = hullmark.EKID{9}, "of-another", measurements.DocumentID{7}
+	r := make1(t, c, nil, m, other)
+	page, err := report.Page(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"<dt>alice</dt><dd>may look,recover</dd>", "<dt>Builders who have to sign a release</dt><dd>1 of us, them</dd>", "<dt>of-another</dt>", "<dt>without a record</dt>",
+		hullmark.EKID{9}.String(), hullmark.EKID{8}.String(), `<div class="body" id="release-0">`, `<div class="body" id="release-1">`, `<a href="#release-0">`,
+	} {
+		if !bytes.Contains(page, []byte(want)) {
+			t.Errorf("the page does not have %s", want)
+		}
+	}
+	if n := bytes.Count(page, []byte(`href="#release-`)); n != 1 {
+		t.Errorf("%d links to releases, want that of the node whose release the policy names", n)
+	}
+	if plain, err := report.Page(make1(t, c, nil), nil); err != nil || bytes.Contains(plain, []byte(`href="#release-`)) {
+		t.Errorf("a cluster without nodes links to a release: %v", err)
+	}
+	r.Policy.Operators, r.Policy.Denied, r.Policy.Builders = nil, nil, nil
+	plain, err := report.Page(r, nil)
+	if err != nil || bytes.Contains(plain, []byte("Operators</h2>")) || bytes.Contains(plain, []byte("Denied")) || !bytes.Contains(plain, []byte("<dd>none</dd>")) {
+		t.Errorf("a policy that names none: %v", err)
 	}
 }
 
@@ -219,7 +253,14 @@ func TestHostileRecords(t *testing.T) {
 	failed := m
 	failed.State, failed.EKID = joinservice.MachineFailed, hullmark.EKID{7}
 	r := make1(t, c, errors.New(hostile), m, failed)
-	page, err := report.Page(r, &report.Report{Nodes: []report.Node{{Name: hostile}}})
+	page, err := report.Page(r, &report.Report{
+		Nodes: []report.Node{{Name: hostile}, {EKID: m.EKID, Name: hostile, Slot: hostile, Attention: []string{hostile}}},
+		Policy: report.Policy{
+			Releases: []report.Release{{Name: hostile, Against: hostile}}, Builders: &measurements.Builders{Threshold: 1, Of: []measurements.Builder{{Name: hostile}}},
+			Operators:   []hullmark.Operator{{Name: hostile, May: []hullmark.Permission{hullmark.Permission(hostile)}}},
+			MemberRules: []measurements.Member{{Name: hostile, Role: hullmark.Role(hostile)}}, GroupRules: []report.GroupRule{{Name: hostile}}, Denied: []hullmark.EKID{{9}},
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

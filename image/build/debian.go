@@ -86,6 +86,16 @@ func (r released) packageFiles(arch string, manual []string) ([]debfile.File, er
 		{Path: "/usr/bin/hullmark", Mode: 0o755, Content: program},
 		{Path: "/usr/share/doc/hullmark/copyright", Mode: 0o644, Content: []byte(copyright)},
 	}
+	changes, err := os.ReadFile(filepath.Join(r.Source, changelogFile))
+	if err != nil {
+		return nil, err
+	}
+	packed, err := gzipped(changes)
+	if err != nil {
+		return nil, err
+	}
+	// A changelog that is the only one has this name, and is compressed (Debian Policy, 12.7).
+	files = append(files, debfile.File{Path: "/usr/share/doc/hullmark/changelog.gz", Mode: 0o644, Content: packed})
 	for _, name := range manual {
 		content, err := os.ReadFile(filepath.Join(r.work, name))
 		if err != nil {
@@ -106,7 +116,7 @@ func (r released) packageFiles(arch string, manual []string) ([]debfile.File, er
 	return files, nil
 }
 
-// gzipped compresses a page, without a name or a date.
+// gzipped compresses a text, without a name or a date.
 func gzipped(content []byte) ([]byte, error) {
 	var b bytes.Buffer
 	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,8 +20,17 @@ import (
 func smallRelease(t *testing.T) (r released, manual []string) {
 	t.Helper()
 	r = released{
-		ReleaseOptions: ReleaseOptions{Version: "v1.2.3", Relations: func(string) (recommends, suggests []string) { return []string{"git", "ovmf"}, []string{"locales"} }},
-		lock:           lock.Lock{Time: 1700000000}, work: t.TempDir(),
+		ReleaseOptions: ReleaseOptions{
+			Source: t.TempDir(), Version: "v1.2.3",
+			Relations: func(string) (recommends, suggests []string) { return []string{"git", "ovmf"}, []string{"locales"} },
+		},
+		lock: lock.Lock{Time: 1700000000}, work: t.TempDir(),
+	}
+	for name, text := range map[string]string{changelogFile: "# Changelog\n", monitoringFolder + "/alerts.yaml": "groups: []\n"} {
+		file := filepath.Join(r.Source, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	manual = []string{"completions/hullmark.bash", "completions/hullmark.fish", "completions/hullmark.zsh", "man/hullmark.1", "man/hullmark-build.1"}
 	for _, name := range manual {
@@ -87,6 +97,7 @@ func TestPackage(t *testing.T) {
 		"usr/share/zsh/vendor-completions/_hullmark":        "this is completions/hullmark.zsh",
 		"usr/share/fish/vendor_completions.d/hullmark.fish": "this is completions/hullmark.fish",
 		"usr/share/doc/hullmark/copyright":                  copyright,
+		"usr/share/doc/hullmark/changelog.gz":               "# Changelog\n",
 		"usr/share/man/man1/hullmark-build.1.gz":            "this is man/hullmark-build.1",
 	} {
 		content, err := os.ReadFile(filepath.Join(to, path))
@@ -99,6 +110,24 @@ func TestPackage(t *testing.T) {
 	}
 	if _, err := r.makePackage(runtime.GOARCH, append(manual, "completions/hullmark.tcsh")); err == nil {
 		t.Error("a file was packed that nobody knows a place for")
+	}
+}
+
+// The changelog and what watches a cluster are released as the checkout has them.
+func TestReleaseCopiesFiles(t *testing.T) {
+	r, _ := smallRelease(t)
+	names, err := r.copyFiles()
+	if want := []string{changelogFile, "monitoring/alerts.yaml"}; err != nil || !slices.Equal(names, want) {
+		t.Fatalf("copied %q, %v, want %q", names, err, want)
+	}
+	if text, err := os.ReadFile(filepath.Join(r.work, "monitoring/alerts.yaml")); err != nil || string(text) != "groups: []\n" {
+		t.Errorf("it is %q, %v", text, err)
+	}
+	if err := os.Remove(filepath.Join(r.Source, changelogFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.copyFiles(); err == nil {
+		t.Error("a release was made without a changelog")
 	}
 }
 

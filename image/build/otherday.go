@@ -28,11 +28,12 @@ type otherDay struct {
 // umlProgram is User-Mode Linux under the name that Debian gives it.
 const umlProgram = "linux.uml"
 
-// The init of the other kernel. What is built is made on a tmpfs, because files on the machine cannot be given away by an ordinary user.
+// The init of the other kernel. What is built is made on a tmpfs, and so are temporary files, because files on the machine cannot be given
+// away by an ordinary user: dpkg-deb, who is root there, would unpack no control file.
 const otherInit = `#!/bin/sh
 mount -t proc proc /proc && mount -t sysfs sysfs /sys && { mountpoint -q /dev || mount -t devtmpfs dev /dev; } && mkdir -p /dev/pts /dev/shm &&
 mount -t tmpfs -o mode=0755 tmpfs /run && mount -t tmpfs tmpfs /var/tmp && mount -t tmpfs -o size=100%% tmpfs %[1]s &&
-ip link set lo up && date -s @%[2]d >/dev/null && date && ( %[3]s
+ip link set lo up && date -s @%[2]d >/dev/null && date && export TMPDIR=/var/tmp && ( %[3]s
 ) && cp -RP %[4]s %[5]s/result
 status=$?
 sync

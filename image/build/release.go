@@ -39,9 +39,10 @@ type ReleaseOptions struct {
 }
 
 // Release compiles Hullmark's own program from a checkout for each architecture, with the locked release of Go, and leaves in the
-// folder Out each with an SBOM and a Debian package, man pages and shells' completions in the folders man and completions, and SHA256SUMS
-// over all. The same sources and version give the same bytes, wherever the checkout is and whether or not it is a repository. Files
-// get their names when all of them are whole.
+// folder Out each with an SBOM and a Debian package, man pages and shells' completions in the folders man and completions, the changelog,
+// the site of the pages in the folder site, alerts and a dashboard in the folder monitoring, and SHA256SUMS over all. The same sources
+// and version give the same bytes, wherever the checkout is and whether or not it is a repository. Files get their names when all of them
+// are whole.
 func Release(ctx context.Context, o ReleaseOptions) error {
 	l, err := ReadLock(Options{LockFile: filepath.Join(o.Source, "hullmark.lock")})
 	if err != nil {
@@ -92,7 +93,15 @@ func (r released) make(ctx context.Context) (files []string, err error) {
 		}
 		files = append(files, name)
 	}
-	return append(files, manual...), nil
+	site, err := r.makeSite(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("release: site: %w", err)
+	}
+	copied, err := r.copyFiles()
+	if err != nil {
+		return nil, fmt.Errorf("release: %w", err)
+	}
+	return slices.Concat(files, manual, site, copied), nil
 }
 
 // number is the version without its letter.
@@ -173,8 +182,55 @@ func (r released) makeManual(ctx context.Context) (names []string, err error) {
 	if err := runQuiet(cmd, "hullmark manual"); err != nil {
 		return nil, err
 	}
-	for _, kind := range []string{"completions/*", "man/*"} {
-		found, err := fs.Glob(os.DirFS(r.work), kind)
+	return r.made("completions/*", "man/*")
+}
+
+// makeSite makes the site of the checkout's pages by a program that the locked Go compiled, since text is laid out by Go's own library, and
+// returns the names of its files in work.
+func (r released) makeSite(ctx context.Context) (names []string, err error) {
+	work, err := filepath.Abs(r.work)
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(work, "make-site")
+	compile := goCommand(ctx, r.lock.Go, r.Source, "", goFlags("-o", program, "./tools/site")...)
+	compile.Env = append(compile.Env, "GOARCH="+runtime.GOARCH)
+	if err := runQuiet(compile, "compile"); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, "-out", filepath.Join(work, "site"))
+	cmd.Dir = r.Source
+	if err := runQuiet(cmd, "make the site"); err != nil {
+		return nil, err
+	}
+	return r.made("site/*")
+}
+
+// changelogFile is the checkout's, and monitoringFolder has the alerts and the dashboard that docs/operations.md tells of.
+const (
+	changelogFile    = "CHANGELOG.md"
+	monitoringFolder = "docs/examples/monitoring"
+)
+
+// copyFiles copies what is released as the checkout has it, and returns the names in work.
+func (r released) copyFiles() (names []string, err error) {
+	text, err := os.ReadFile(filepath.Join(r.Source, changelogFile))
+	if err != nil {
+		return nil, err
+	}
+	if err := atomicfile.Write(filepath.Join(r.work, changelogFile), text, 0o644); err != nil {
+		return nil, err
+	}
+	if err := copyFolder(filepath.Join(r.Source, monitoringFolder), filepath.Join(r.work, "monitoring"), plainMode); err != nil {
+		return nil, err
+	}
+	return r.made(changelogFile, "monitoring/*")
+}
+
+// made returns the names of the files in work that match the patterns.
+func (r released) made(patterns ...string) (names []string, err error) {
+	for _, pattern := range patterns {
+		found, err := fs.Glob(os.DirFS(r.work), pattern)
 		if err != nil {
 			return nil, err
 		}

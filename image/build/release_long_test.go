@@ -16,40 +16,59 @@ func releasesAll(checked string) bool {
 	for _, name := range []string{
 		"hullmark_1.2.3_linux_amd64", "hullmark_1.2.3_linux_amd64.spdx.json", "hullmark_1.2.3_amd64.deb",
 		"completions/hullmark.bash", "completions/hullmark.zsh", "completions/hullmark.fish", "man/hullmark.1", "man/hullmark-build.1", "man/hullmark-policy-show.1",
+		"CHANGELOG.md", "site/index.html", "site/changelog.html", "site/search-index.js", "monitoring/alerts.yaml", "monitoring/dashboard.json",
 	} {
 		if !strings.Contains(checked, name+": OK\n") {
 			return false
 		}
 	}
-	return strings.Count(checked, ": OK\n") == 6+strings.Count(checked, "man/")
+	return strings.Count(checked, ": OK\n") == 7+strings.Count(checked, "man/")+strings.Count(checked, "site/")+strings.Count(checked, "monitoring/")
 }
 
 // inTheTree is a script that installs the package $1 into Debian as the tools tree $2 has it, over which a file system in memory
-// lies at $3, by that Debian's dpkg, runs what was installed there, and removes it.
+// lies at $3, by that Debian's dpkg, runs and reads what was installed there, and removes it. That Debian's bash, which reads /dev/fd,
+// runs the script $4 with what the machine's package bash-completion has.
 const inTheTree = `
 mount -t tmpfs tmpfs "$3" && mkdir "$3/upper" "$3/work" "$3/root"
 mount -t overlay -o "userxattr,lowerdir=$2,upperdir=$3/upper,workdir=$3/work" overlay "$3/root"
 cd "$3/root"
 mkdir -p var/lib/dpkg/info var/lib/dpkg/updates var/log tmp && : > var/lib/dpkg/status
 cp "$1" tmp/package.deb
+cp /usr/share/bash-completion/bash_completion tmp || { echo 'apt-get install bash-completion'; exit 1; }
+mount --rbind /dev dev
+mount --rbind /proc proc
 export PATH=/usr/sbin:/usr/bin LC_ALL=C.UTF-8
 chroot . dpkg --install /tmp/package.deb
 chroot . dpkg --verify hullmark
 chroot . dpkg --status hullmark | grep '^Status: install ok installed'
 chroot . hullmark --version
 chroot . hullmark doctor eventlog
-chroot . bash -n /usr/share/bash-completion/completions/hullmark
+chroot . bash --norc -c "$4"
+chroot . zcat /usr/share/man/man1/hullmark-build.1.gz | grep '^\.TH "HULLMARK-BUILD"'
+chroot . zcat /usr/share/doc/hullmark/changelog.gz | grep '^# Changelog'
 chroot . dpkg --purge hullmark
 find "$3/root/usr" "$3/root/etc" -name '*hullmark*'
+`
+
+// completes has bash complete as a tab does, by what was installed.
+const completes = `
+. /tmp/bash_completion
+. /usr/share/bash-completion/completions/hullmark
+complete -p hullmark
+COMP_WORDS=(hullmark log wit) COMP_CWORD=2 COMP_LINE="hullmark log wit" COMP_POINT=16 COMP_TYPE=9
+__start_hullmark
+printf 'completed: %s\n' "${COMPREPLY[@]}"
 `
 
 // checkPackage installs a package into Debian as the locked tools tree has it, uses it, and removes it.
 func checkPackage(t *testing.T, file string) {
 	t.Helper()
 	_, _, tree := settled(t)
-	said := asRootOfANamespace(t, inTheTree, file, tree, t.TempDir())
-	if !strings.Contains(said, "nothing but this program") {
-		t.Errorf("the verbs of what was installed do not work:\n%s", said)
+	said := asRootOfANamespace(t, inTheTree, file, tree, t.TempDir(), completes)
+	for _, want := range []string{"nothing but this program\n", "completed: witness\n"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("what was installed does not work, there is no %q:\n%s", want, said)
+		}
 	}
 	installed(t, said)
 }

@@ -46,13 +46,22 @@ func makeRepository(ctx context.Context, s cache.Store, l lock.Lock, packages []
 			}
 			control, err := exec.CommandContext(ctx, "dpkg-deb", "--field", s.BlobPath(p.SHA256)).Output()
 			if err != nil {
-				return fmt.Errorf("read control file of %s: %w", p.ID(), err)
+				return fmt.Errorf("read control file of %s: %w", p.ID(), withSaid(err))
 			}
 			fmt.Fprintf(&index, "%s\nFilename: %s\nSize: %d\nSHA256: %s\n\n", bytes.TrimSpace(control), file, p.Size, p.SHA256)
 		}
 		return writeIndex(dir, l.Time, index.Bytes())
 	})
 	return dir, err
+}
+
+// withSaid adds to the error of a program what it said.
+func withSaid(err error) error {
+	var ended *exec.ExitError
+	if errors.As(err, &ended) && len(ended.Stderr) > 0 {
+		return fmt.Errorf("%w: %s", err, tail(ended.Stderr, 4096))
+	}
+	return err
 }
 
 func writeIndex(dir string, at int64, index []byte) error {

@@ -255,8 +255,8 @@ func (c *collected) await(t *testing.T, after int, pattern string) int {
 
 // TestOperations takes one machine to Ready whose signed policy names a mirror under an authority of its own, with credentials, a
 // collector of the journal, and time servers; looks at what each does; and boots it once more. What signs that policy is a token, which has
-// the root's key. Of two operators, whom the policy names, one may look and the other recover: each does what he was granted, is refused
-// all else, and the next boot is by the other one. Withdrawn, he is refused, too, in the boot after that.
+// the root's key. Of three operators, whom the policy names, one may look, one recover, and one change the policy: each does what he was
+// granted, is refused all else, and the next boot is by the one who recovers. Withdrawn, he is refused, too, in the boot after that.
 func TestOperations(t *testing.T) {
 	b := newBench(t)
 	config, token := b.newTokensCluster(t, "cluster")
@@ -273,7 +273,7 @@ func TestOperations(t *testing.T) {
 	b.signSurroundings(t, m, "https://"+hostAddress+":"+mirrorPort, hostAddress+":"+logsPort, ours, foreign)
 	m.init(t, 0, "cluster", "--workloads")
 	b.awaitAPI(t, append([]string{"node", "logs", "--node", m.agent}, file...))
-	alice, bob := b.grant(t, "alice", "look", file), b.grant(t, "bob", "recover", file)
+	alice, bob, dora := b.grant(t, "alice", "look", file), b.grant(t, "bob", "recover", file), b.grant(t, "dora", "change", file)
 	cli(t, 0, append([]string{"policy", "push", "--server", m.api, "--wait", "5m"}, file...)...)
 	t.Run("an image from the mirror runs", func(t *testing.T) { b.runsFromMirror(t, digest) })
 	t.Run("a mirror of another authority is refused", func(t *testing.T) { b.pullFails(t, digest) })
@@ -292,6 +292,7 @@ func TestOperations(t *testing.T) {
 		t.Run("operator "+o.name+" looks", func(t *testing.T) { o.looks(t, m) })
 		t.Run("operator "+o.name+" only reads the API", func(t *testing.T) { o.readsAPI(t, m) })
 	}
+	t.Run("operator dora changes the policy", func(t *testing.T) { dora.changesPolicy(t, m, file, alice, bob) })
 	t.Run("no operator needs the token, and the root does", func(t *testing.T) { b.withoutToken(t, m, token, file, alice) })
 	first := strings.TrimSpace(b.kubectl(t, "get", "node", "control-plane-1", "-o", "jsonpath={.status.nodeInfo.bootID}"))
 	if !m.Stop(5 * time.Minute) {

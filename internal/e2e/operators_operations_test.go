@@ -190,12 +190,8 @@ func (b bench) reserved(t *testing.T, m machine) (verbs [][]string, made []strin
 	}
 	made = []string{"carol.operator", "carol.kubeconfig", "carol.backup"}
 	return [][]string{
-		{"policy", "show"},
-		{"policy", "push", "--server", m.api},
 		{"policy", "sign", b.path("rendered", "policy.json")},
-		{"policy", "minimum-svn", "7"},
-		{"policy", "add", "document", b.measurements()},
-		{"policy", "remove", "member", "control-plane-1"},
+		{"policy", "builders", "--none"},
 		{"policy", "revoke-operators"},
 		{"operator", "new", "carol", "--may", "look", "--out", b.path(made[0]), "--operator-passphrase-file", b.path("passphrase")},
 		{"operator", "withdraw", "alice"},
@@ -247,6 +243,42 @@ func (b bench) refuseReserved(t *testing.T, m machine, all ...grantee) {
 		for _, o := range all {
 			t.Run(o.name+" "+strings.Join(verb[:2], " "), func(t *testing.T) { o.refused(t, "needs the cluster file itself", verb...) })
 		}
+	}
+}
+
+// changesPolicy has her admit a worker, which the cluster and then the cluster file take up, and be refused what is the root's. Others, who
+// may not change the policy, are refused that.
+func (o grantee) changesPolicy(t *testing.T, m machine, flags []string, others ...grantee) {
+	push := []string{"policy", "push", "--server", m.api, "--wait", "5m"}
+	for _, other := range others {
+		for _, verb := range [][]string{{"policy", "minimum-svn", "7"}, {"policy", "add", "document", o.bench.measurements()}, {"policy", "remove", "member", "control-plane-1"}, push} {
+			other.refused(t, `needs the permission "change"`, verb...)
+		}
+	}
+	for _, verb := range [][]string{
+		{"policy", "remove", "member", "control-plane-1"}, {"policy", "add", "member", "--ekid", strings.Repeat("33", 32), "--role", "control-plane", "--name", "control-plane-9"},
+	} {
+		if out := o.by(t, 4, verb...); !strings.Contains(out, "whoever holds the root key") {
+			t.Errorf("hullmark %s: the refusal does not say whose it is", strings.Join(verb, " "))
+		}
+	}
+	o.by(t, 0, "policy", "add", "member", "--ekid", strings.Repeat("22", 32), "--role", "worker", "--name", "worker-9")
+	o.by(t, 0, push...)
+	want := "signed by operator " + o.name
+	for began := time.Now(); ; time.Sleep(5 * time.Second) {
+		told := o.bench.kubectl(t, "get", "events", "--namespace", "hullmark", "--field-selector", "reason=PolicyChanged", "-o", `jsonpath={range .items[*]}{.message}{"\n"}{end}`)
+		if strings.Contains(told, want) {
+			break
+		}
+		if time.Since(began) > policyTime {
+			t.Fatalf("the cluster has no event that says %q: %s", want, told)
+		}
+	}
+	if out := cli(t, 0, slices.Concat(push, flags)...); !strings.Contains(out, "takes up what operator "+o.name+" changed") {
+		t.Error("policy push does not say that it takes her change up")
+	}
+	if out := cli(t, 0, slices.Concat([]string{"policy", "show"}, flags)...); !strings.Contains(out, "worker-9") {
+		t.Error("the cluster file does not know her change")
 	}
 }
 

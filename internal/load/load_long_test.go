@@ -301,7 +301,7 @@ func testPolicyPush(t *testing.T, s *site) {
 			says     string
 		}{
 			{lower, "its version is 4, and 5 is in force"},
-			{forged, "the signature is not the root key's"},
+			{forged, "the signature is not by the root key"},
 			{unknown, `unknown field "` + policytest.UnknownField + `"`},
 			{good[:len(good)/2], "it was cut off"},
 		} {

@@ -198,6 +198,21 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// Three builds are made in out, where reproduce makes them without --out, which may be on another disk than the working folder.
+func TestRoomForThreeBuildsIsInOut(t *testing.T) {
+	p := play(t)
+	out := filepath.Join(p.Work, "out")
+	for _, want := range []string{out, p.Work} { // The second time there is no out.
+		found := slices.DeleteFunc(Look(t.Context(), p.Machine, []string{"reproduce"}), func(f Finding) bool { return !strings.HasPrefix(f.What, "room for three builds") })
+		if len(found) != 1 || !strings.HasSuffix(strings.TrimSuffix(found[0].Note, ", of 21 GB"), "are free in "+want) {
+			t.Errorf("it looked at %+v, want %s", found, want)
+		}
+		if err := os.RemoveAll(out); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // What a proxy's URL holds is not repeated.
 func TestProxyIsNotTold(t *testing.T) {
 	t.Setenv("GOPROXY", "https://user:password@proxy.example")

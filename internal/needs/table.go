@@ -1,6 +1,7 @@
 package needs
 
 import (
+	"path/filepath"
 	"slices"
 
 	"github.com/hullmark/hullmark/image/build"
@@ -36,6 +37,11 @@ const orTools = "or name a tools tree (--tools, or tools in a machine file)"
 // hosts are the uses of what boots machines.
 func hosts() []Use { return always(boot, learn) }
 
+// signing are the uses of the shell that runs a signer's command: of the verbs that take one (--signer, --root-signer).
+func signing() []Use {
+	return when("a signer's command", "keys", "cluster", "policy", "operator", "init", "recover", "node", "update", "upgrade", "endpoint", "report")
+}
+
 // table is everything that a verb needs of a machine. A verb that is not in it needs nothing.
 var table = []Need{
 	{
@@ -43,7 +49,7 @@ var table = []Need{
 		For:  also(always(construct, reproduce, diff), when("it was seen to work on such a machine alone", lock, boot, learn)),
 		look: processor,
 	},
-	{What: "sh", For: also(always(lock, construct, reproduce), when("a signer's command", "keys")), Packages: []string{"dash"}, look: program("sh")},
+	{What: "sh", For: also(always(lock, construct, reproduce), signing()), Packages: []string{"dash"}, look: program("sh")},
 	{What: "bwrap", For: also(always(lock, construct, reproduce, diff), when("with a tools tree", boot, learn)), Packages: []string{"bubblewrap"}, look: program("bwrap")},
 	{
 		What: "namespaces of one's own", For: also(always(lock, construct, reproduce, diff), when("with a tools tree", boot, learn)),
@@ -75,8 +81,8 @@ var table = []Need{
 	{What: "git", For: always(construct), Packages: []string{"git"}, look: git},
 	{What: "room in the cache", For: always(construct), Remedy: "make room, or name another folder with HULLMARK_CACHE", look: builtBefore},
 	{
-		What: "room for three builds", For: always(reproduce), Remedy: "make room, or work in another folder",
-		look: room(func(m Machine) string { return m.Work }, 3*roomToBuild),
+		What: "room for three builds in out", For: always(reproduce), Remedy: "make room, or have them made elsewhere (--out), which is not looked at here",
+		look: room(func(m Machine) string { return filepath.Join(m.Work, "out") }, 3*roomToBuild),
 	},
 	{
 		What: "processes that look at others", For: when("to make less anew after a package changed", construct), Remedy: "sysctl kernel.yama.ptrace_scope is 3 until the next boot",

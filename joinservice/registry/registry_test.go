@@ -332,7 +332,7 @@ func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 
 // TestManifestNamesWhatTheCodeNames holds together what no compiler does.
 func TestManifestNamesWhatTheCodeNames(t *testing.T) {
-	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + AddressObjects + "'", "name: " + UpgradeUser + "\n", "name: " + lookRole + "\n", "'" + UpgradeUser + "'", "'" + UpgradeState + "'", "'" + CordonedBy + "'", "[" + upgradeLease + "]", "'" + directionKey + "'", "'^" + directionKind + "\\\\.[", "'" + Namespace + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
+	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + AddressObjects + "'", "name: " + UpgradeUser + "\n", "name: " + lookRole + "\n", "name: " + changeRole + "\n", "'hullmark:operator:'", "'" + UpgradeUser + "'", "'" + UpgradeState + "'", "'" + CordonedBy + "'", "[" + upgradeLease + "]", "'" + directionKey + "'", "'^" + directionKind + "\\\\.[", "'" + Namespace + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
 		if !bytes.Contains(Manifest(), []byte(want)) {
 			t.Errorf("the manifest lacks %q", want)
 		}
@@ -354,7 +354,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 42 {
+	if documents != 45 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/hullmark/hullmark/measurements/tlog"
@@ -35,7 +34,7 @@ func PutLogProof(to Store, signed []byte, key crypto.PublicKey, proof []byte) er
 	if err != nil {
 		return fmt.Errorf("publish log proof: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir.dir, "sha256"), 0o755); err != nil {
+	if err := makeFolder(filepath.Join(dir.dir, "sha256")); err != nil {
 		return fmt.Errorf("publish log proof: %w", err)
 	}
 	return dir.putEnvelope(digestPath(e.Document.String(), proofEnding), proof)

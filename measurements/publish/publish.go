@@ -35,8 +35,8 @@ var (
 
 // Source is where releases are fetched from.
 type Source interface {
-	// documents returns the signed documents that reference, a name or a digest, may lead to; they may be anything.
-	documents(ctx context.Context, reference string) ([][]byte, error)
+	// document returns the signed document that reference, a name or a digest, leads to; it may be anything.
+	document(ctx context.Context, reference string) ([]byte, error)
 	// content reads a file of the kind: n bytes from an offset on, or all that follow if n is negative. The former is errWhole of a
 	// source that gives whole files alone.
 	content(ctx context.Context, k kind, digest pcrs.Digest, offset, n int64) (io.ReadCloser, error)
@@ -47,7 +47,10 @@ type Source interface {
 // Store is a source where releases are published, too.
 type Store interface {
 	Source
-	// put publishes a release. What leads to the document comes last, when everything that it names is there.
+	// check says why a release cannot be published there.
+	check(r release) error
+	// put publishes a release. What leads to the document comes last, when everything that it names is there; the document is written
+	// with the signatures that are published by then (release.withPublished).
 	put(ctx context.Context, r release) error
 }
 
@@ -69,8 +72,10 @@ var (
 type release struct {
 	document measurements.Document
 	id       measurements.DocumentID
-	signed   []byte
-	files    []file
+	// signed is by key, and by others perhaps.
+	signed []byte
+	key    crypto.PublicKey
+	files  []file
 	// provenance is signed, or empty.
 	provenance []byte
 }
@@ -86,28 +91,68 @@ type file struct {
 type Files struct{ Image, SBOM, CycloneDX, Provenance string }
 
 // Release publishes a signed document, and the files that are named with it. All of them have to be what key signed. Signatures of the same
-// document that are published there already stay, whoever made them.
+// document that others made and that are published there already stay.
 func Release(ctx context.Context, to Store, signed []byte, key crypto.PublicKey, files Files) error {
-	document, err := measurements.Open(signed, key)
+	p, err := Prepare(ctx, to, signed, key, files)
 	if err != nil {
+		return err
+	}
+	return p.Publish(ctx)
+}
+
+// Prepared is a release against which nothing was found.
+type Prepared struct {
+	to      Store
+	release release
+}
+
+// Prepare checks all that Release does, and writes nothing: for who does something between that cannot be undone.
+func Prepare(ctx context.Context, to Store, signed []byte, key crypto.PublicKey, files Files) (Prepared, error) {
+	r, err := newRelease(signed, key, files)
+	if err == nil {
+		err = to.check(r)
+	}
+	if err == nil {
+		_, err = r.withPublished(ctx, to)
+	}
+	for _, f := range r.files {
+		if err == nil {
+			err = f.copyTo(io.Discard)
+		}
+	}
+	if err != nil {
+		return Prepared{}, fmt.Errorf("publish: %w", err)
+	}
+	return Prepared{to, r}, nil
+}
+
+// Publish publishes what was prepared.
+func (p Prepared) Publish(ctx context.Context) error {
+	if err := p.to.put(ctx, p.release); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
+	return nil
+}
+
+// newRelease makes sure that all is what key signed, but for the content of files.
+func newRelease(signed []byte, key crypto.PublicKey, files Files) (release, error) {
+	document, err := measurements.Open(signed, key)
+	if err != nil {
+		return release{}, err
+	}
 	if !nameForm.MatchString(document.Image.ID) {
-		return fmt.Errorf("publish: the image's name %.80q cannot be a file's", document.Image.ID)
+		return release{}, fmt.Errorf("the image's name %.80q cannot be a file's", document.Image.ID)
 	}
 	for _, register := range document.Registers {
 		if slices.ContainsFunc(register.Events, func(e measurements.Event) bool { return e.Origin == pcrs.Node }) {
-			return fmt.Errorf("publish: %v holds the configuration of one node; measure the image without one", register.Register)
+			return release{}, fmt.Errorf("%v holds the configuration of one node; measure the image without one", register.Register)
 		}
 	}
 	id, err := document.Digest()
 	if err != nil {
-		return fmt.Errorf("publish: %w", err)
+		return release{}, err
 	}
-	if signed, err = withPublished(ctx, to, signed, id); err != nil {
-		return fmt.Errorf("publish: %w", err)
-	}
-	r := release{document: document, id: id, signed: signed}
+	r := release{document: document, id: id, signed: signed, key: key}
 	if files.Image != "" {
 		r.files = append(r.files, file{imageKind, files.Image, document.Image.Disk})
 	}
@@ -116,40 +161,36 @@ func Release(ctx context.Context, to Store, signed []byte, key crypto.PublicKey,
 			continue
 		}
 		if len(sbom.digest) == 0 {
-			return fmt.Errorf("publish: %s: the document names no %s", sbom.path, sbom.what)
+			return release{}, fmt.Errorf("%s: the document names no %s", sbom.path, sbom.what)
 		}
 		r.files = append(r.files, sbom)
 	}
 	if files.Provenance != "" {
 		if r.provenance, err = readProvenance(files.Provenance, document, key); err != nil {
-			return fmt.Errorf("publish: %s: %w", files.Provenance, err)
+			return release{}, fmt.Errorf("%s: %w", files.Provenance, err)
 		}
 	}
-	if err := to.put(ctx, r); err != nil {
-		return fmt.Errorf("publish: %w", err)
-	}
-	return nil
+	return r, nil
 }
 
-// withPublished adds to a signed document the signatures that are published with it already. What is there and about anything else is replaced.
-func withPublished(ctx context.Context, at Source, signed []byte, id measurements.DocumentID) ([]byte, error) {
-	there, err := at.documents(ctx, id.String())
+// withPublished returns the signed document with the signatures of others that are published with it already. What is there and about
+// anything else is replaced.
+func (r release) withPublished(ctx context.Context, at Source) ([]byte, error) {
+	there, err := at.document(ctx, r.id.String())
 	if isAbsent(err) {
-		return signed, nil
+		return r.signed, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("what is published there of the document: %w", err)
 	}
-	for _, published := range there {
-		merged, err := measurements.Merge(signed, published)
-		if errors.Is(err, measurements.ErrManySignatures) {
-			return nil, fmt.Errorf("with those that are published there: %w; remove that file first if some are of no use", err)
-		}
-		if err == nil {
-			signed = merged
-		}
+	merged, err := measurements.MergeOthers(r.signed, there, r.key)
+	if errors.Is(err, measurements.ErrTooMuchSigned) {
+		return nil, fmt.Errorf("with those that are published there: %w; remove that file first if some are of no use", err)
 	}
-	return signed, nil
+	if err != nil {
+		return r.signed, nil
+	}
+	return merged, nil
 }
 
 // isAbsent tells whether a source does not have what it was asked for.
@@ -209,62 +250,34 @@ func Fetch(ctx context.Context, from Source, reference string, key crypto.Public
 	if !digestForm.MatchString(reference) && !nameForm.MatchString(reference) {
 		return nil, none, fmt.Errorf("fetch %.80q: want an image's name or a document's digest", reference)
 	}
-	candidates, err := from.documents(ctx, reference)
+	signed, err := from.document(ctx, reference)
 	if err != nil {
 		return nil, none, fmt.Errorf("fetch %s: %w", reference, err)
 	}
-	signed, d, err := choose(candidates, reference, key, minimum)
+	d, err := open(signed, reference, key, minimum)
 	if err != nil {
 		return nil, none, fmt.Errorf("fetch %s: %w", reference, err)
 	}
 	return signed, d, nil
 }
 
-// choose returns the candidate that is meant, of several the one with the highest security version, with the signatures of all that are
-// about that document. Others may have put theirs beside it.
-func choose(candidates [][]byte, reference string, key crypto.PublicKey, minimum uint32) (signed []byte, best measurements.Document, err error) {
-	var refused []error
-	var ids []measurements.DocumentID // that share the highest security version
-	for _, c := range candidates {
-		d, id, err := open(c, reference, key, minimum)
-		switch {
-		case err != nil:
-			refused = append(refused, err)
-		case signed == nil || d.SVN > best.SVN:
-			signed, best, ids = c, d, []measurements.DocumentID{id}
-		case d.SVN == best.SVN && id != ids[0]:
-			ids = append(ids, id)
-		case id == ids[0]:
-			if merged, err := measurements.Merge(signed, c); err == nil { // else there are too many, of whomever
-				signed = merged
-			}
-		}
-	}
-	if signed == nil {
-		return nil, best, errors.Join(refused...)
-	}
-	if len(ids) > 1 {
-		return nil, best, fmt.Errorf("the name leads to several documents of security version %d: fetch one by its digest: %v", best.SVN, ids)
-	}
-	return signed, best, nil
-}
-
-func open(signed []byte, reference string, key crypto.PublicKey, minimum uint32) (measurements.Document, measurements.DocumentID, error) {
-	var id measurements.DocumentID
+// open opens a document that has to be the one that is meant.
+func open(signed []byte, reference string, key crypto.PublicKey, minimum uint32) (measurements.Document, error) {
 	d, err := measurements.Open(signed, key)
 	if err != nil {
-		return d, id, err
+		return d, err
 	}
-	if id, err = d.Digest(); err != nil {
-		return d, id, err
+	id, err := d.Digest()
+	if err != nil {
+		return d, err
 	}
 	if reference != id.String() && reference != d.Image.ID {
-		return d, id, fmt.Errorf("the source gave the document %v of image %.80q instead", id, d.Image.ID)
+		return d, fmt.Errorf("the source gave the document %v of image %.80q instead", id, d.Image.ID)
 	}
 	if d.SVN < minimum {
-		return d, id, fmt.Errorf("its security version is %d, wanted is at least %d: the source shows an old release", d.SVN, minimum)
+		return d, fmt.Errorf("its security version is %d, wanted is at least %d: the source shows an old release", d.SVN, minimum)
 	}
-	return d, id, nil
+	return d, nil
 }
 
 // FetchImage fetches a document's image into the file to, which has its name

@@ -3,7 +3,10 @@ package publish
 import (
 	"bytes"
 	"context"
+	"crypto"
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
@@ -14,6 +17,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/hullmark/hullmark/measurements"
@@ -231,7 +237,6 @@ func TestFetchRefuses(t *testing.T) {
 // firstWindow is what is asked for first, for what a disk says of itself. This image says nothing.
 const firstWindow = "bytes=0-32767"
 
-// An interrupted fetch goes on where it was, from servers that know ranges and from others.
 // otherBuilder signs a document, too.
 func (s *shop) otherBuilder(t *testing.T, d measurements.Document) []byte {
 	t.Helper()
@@ -306,24 +311,175 @@ func TestPublishKeepsSignatures(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Release(t.Context(), Folder(s.dir), s.otherBuilder(t, s.document), s.key.Public(), s.files); !errors.Is(err, measurements.ErrManySignatures) {
+	if err := Release(t.Context(), Folder(s.dir), s.otherBuilder(t, s.document), s.key.Public(), s.files); !errors.Is(err, measurements.ErrTooMuchSigned) {
 		t.Errorf("a seventeenth signature: %v", err)
 	}
 }
 
-// Of several files about one document, the signatures of all are taken; older documents and rubbish among them change nothing.
-func TestChooseTakesAllSignatures(t *testing.T) {
-	s := newShop(t)
-	candidates := [][]byte{s.sign(t, s.document), s.otherBuilder(t, s.document), s.sign(t, s.describe(t, "node", 2)), s.otherBuilder(t, s.document), []byte("rubbish")}
-	signed, d, err := choose(candidates, "node", s.key.Public(), 0)
+// fetchBoth fetches by the image's name and by the document's digest, and wants the same signatures, in whatever order.
+func (s *shop) fetchBoth(t *testing.T, from Source, key crypto.PublicKey) []byte {
+	t.Helper()
+	byName, _, err := Fetch(t.Context(), from, "node", key, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := signatures(t, signed); got != 3 || d.SVN != 3 {
-		t.Errorf("%d signatures of security version %d, want 3 of 3", got, d.SVN)
+	byDigest, _, err := Fetch(t.Context(), from, s.id, key, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged, err := measurements.Merge(byName, byDigest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name, digest, all := signatures(t, byName), signatures(t, byDigest), signatures(t, merged); name != all || digest != all {
+		t.Errorf("of %d signatures %d come by name, and %d by digest", all, name, digest)
+	}
+	return byName
+}
+
+// ECDSA signs otherwise each time. What is published anew by one key has one signature by it.
+func TestPublishAnewByECDSA(t *testing.T) {
+	s := newShop(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]Store{"folder": Folder(t.TempDir()), "registry": newRegistry(t, true).place(t, "node:1", nil)} {
+		for range 17 {
+			signed, err := measurements.Sign(key, s.document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Release(t.Context(), to, signed, key.Public(), Files{Image: s.files.Image}); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if got := signatures(t, s.fetchBoth(t, to, key.Public())); got != 1 {
+			t.Errorf("%s: %d signatures are published, want 1", name, got)
+		}
+		s.publish(t, to, s.document)
+		if got := signatures(t, s.fetchBoth(t, to, key.Public())); got != 2 {
+			t.Errorf("%s: %d signatures are published after another key's, want 2", name, got)
+		}
 	}
 }
 
+// Of two that publish one document at once, of which one ends within the other, both signatures are published.
+func TestPublishWithinAnother(t *testing.T) {
+	s, h := newShop(t), newRegistry(t, true)
+	publish := func(to Store) {
+		if err := Release(t.Context(), to, s.otherBuilder(t, s.document), s.key.Public(), s.files); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, to := range map[string]Store{"folder": Folder(t.TempDir()), "registry": h.place(t, "node:1", nil)} {
+		outer, err := Prepare(t.Context(), to, s.otherBuilder(t, s.document), s.key.Public(), s.files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var began atomic.Bool
+		h.change = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPost && began.CompareAndSwap(false, true) { // the first upload of the outer one
+				publish(to)
+			}
+			return false
+		}
+		if name == "folder" {
+			publish(to)
+		}
+		if err := outer.Publish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := signatures(t, s.fetchBoth(t, to, s.key.Public())); got != 3 {
+			t.Errorf("%s: %d signatures are published, want 3", name, got)
+		}
+	}
+}
+
+// Of many that publish one document in a folder at once, the signatures of all are published.
+func TestPublishManyAtOnce(t *testing.T) {
+	s := newShop(t)
+	to := Folder(filepath.Join(t.TempDir(), "releases"))
+	errs := make([]error, 12)
+	var all sync.WaitGroup
+	for n := range errs {
+		signed := s.otherBuilder(t, s.document)
+		all.Go(func() { errs[n] = Release(t.Context(), to, signed, s.key.Public(), Files{SBOM: s.files.SBOM}) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if got := signatures(t, s.fetchBoth(t, to, s.key.Public())); got != 1+len(errs) {
+		t.Errorf("%d signatures are published, want %d", got, 1+len(errs))
+	}
+}
+
+// What is prepared is checked, and nothing of it is published.
+func TestPrepareWritesNothing(t *testing.T) {
+	s, h := newShop(t), newRegistry(t, true)
+	dir := filepath.Join(t.TempDir(), "releases")
+	for name, to := range map[string]Store{"folder": Folder(dir), "registry": h.place(t, "node:1", nil)} {
+		p, err := Prepare(t.Context(), to, s.sign(t, s.document), s.key.Public(), s.files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(dir); err == nil || h.writes != 0 {
+			t.Errorf("%s: something was written, %d things into the registry", name, h.writes)
+		}
+		if err := p.Publish(t.Context()); err != nil {
+			t.Error(err)
+		}
+		s.fetchBoth(t, to, s.key.Public())
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		h.writes = 0
+	}
+}
+
+// Whoever may read the files that were published may read the folders that were made for them, whatever the umask is.
+func TestFoldersAreForAll(t *testing.T) {
+	s := newShop(t)
+	_, proof := s.logged(t)
+	kept := t.TempDir()
+	if err := os.Chmod(kept, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func(before int) func() { return func() { syscall.Umask(before) } }(syscall.Umask(0o077)))
+	published, proven := filepath.Join(kept, "www", "releases"), filepath.Join(kept, "proven")
+	s.publish(t, Folder(published), s.document)
+	if err := PutLogProof(Folder(proven), s.sign(t, s.document), s.key.Public(), proof); err != nil {
+		t.Fatal(err)
+	}
+	if err := filepath.WalkDir(kept, func(path string, e os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		want := os.FileMode(0o644)
+		if e.IsDir() {
+			want = 0o755
+		}
+		if path == kept {
+			want = 0o700 // as it was
+		}
+		if info.Mode().Perm() != want {
+			t.Errorf("%s: %v, want %v", path, info.Mode().Perm(), want)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeFolder(filepath.Join(published, "node.dsse", "sha256")); err == nil {
+		t.Error("a file is taken for a folder")
+	}
+}
+
+// An interrupted fetch goes on where it was, from servers that know ranges and from others.
 func TestFetchImageGoesOn(t *testing.T) {
 	s := newShop(t)
 	for name, ranges := range map[string]bool{"a server with ranges": true, "a server without": false} {

@@ -35,15 +35,18 @@ const (
 	envelopeLayer    = "application/vnd.dsse.envelope.v1+json"
 	// provenanceArtifact is a signed provenance; its layer is an envelope, as a document's.
 	provenanceArtifact = "application/vnd.hullmark.provenance.v1"
-	// documentTag and a document's digest are the tag that leads to it.
-	documentTag = "document-"
-	latestTag   = "latest"
+	// documentTag and a document's digest are the tag that leads to it; documentOfTag and the image's tag lead to the document that was
+	// published last. What else refers to an image may be anybody's who writes no tags.
+	documentTag   = "document-"
+	documentOfTag = "document-of-"
+	latestTag     = "latest"
+	maxTag        = 128 - len(documentOfTag)
 )
 
 // Limits of what a registry may say.
 const (
 	maxManifest      = 1 << 20 // bytes
-	maxReferrers     = 32
+	maxReferrers     = 32      // that are looked at
 	maxReferrerPages = 8
 	// uploadTimeout is how long a registry may think about what it was given.
 	uploadTimeout = 5 * time.Minute
@@ -53,8 +56,9 @@ const (
 // Credential returns what to log in with, if the registry wants it; it may be nil.
 //
 // The tag leads to the image, an artifact whose one layer is the disk. Documents and SBOMs are artifacts that refer to it; a document
-// also has the tag document-DIGEST. Only a registry on this machine is spoken to without TLS. Blobs may be redirected to
-// another host by https, because registries keep them in object stores, and are held by their digest; nothing else may.
+// also has the tag document-DIGEST, and the one that was published last document-of-TAG. Only a registry on this machine is spoken to
+// without TLS. Blobs may be redirected to another host by https, because registries keep them in object stores, and are held by their
+// digest; nothing else may.
 func Registry(address string, credential auth.CredentialFunc) (Store, error) {
 	name, ok := strings.CutPrefix(address, "oci://")
 	reference, err := registry.ParseReference(name)
@@ -64,6 +68,9 @@ func Registry(address string, credential auth.CredentialFunc) (Store, error) {
 	tag := reference.Reference
 	if tag == "" {
 		tag = latestTag
+	}
+	if len(tag) > maxTag {
+		return nil, fmt.Errorf("registry %.200q: want a tag of at most %d characters", address, maxTag)
 	}
 	reference.Reference = ""
 	here := remotefile.IsHere(reference.Host())
@@ -86,10 +93,15 @@ type ociPlace struct {
 	tag        string
 }
 
-func (p *ociPlace) put(ctx context.Context, r release) error {
+// check is Store's.
+func (p *ociPlace) check(r release) error {
 	if len(r.files) == 0 || r.files[0].kind != imageKind {
 		return errors.New("a document in a registry refers to its image: name the image, too")
 	}
+	return nil
+}
+
+func (p *ociPlace) put(ctx context.Context, r release) error {
 	image, err := p.putFile(ctx, r.files[0], imageArtifact, imageKind.media, r.document.Image.ID, nil)
 	if err != nil {
 		return err
@@ -101,22 +113,28 @@ func (p *ociPlace) put(ctx context.Context, r release) error {
 	}
 	if len(r.provenance) > 0 {
 		name := r.document.Image.ID + provenanceEnding
-		if err := p.putEnvelope(ctx, r.provenance, provenanceArtifact, measurements.ProvenanceType, name, "", image); err != nil {
+		if _, err := p.putEnvelope(ctx, r.provenance, provenanceArtifact, measurements.ProvenanceType, name, "", image); err != nil {
 			return err
 		}
 	}
-	if err := p.putEnvelope(ctx, r.signed, documentArtifact, measurements.PredicateType, r.document.Image.ID+".dsse", documentTag+r.id.String(), image); err != nil {
+	// A registry has no way to write a tag only if it is as it was. So what was published meanwhile is looked for as late as can be.
+	signed, err := r.withPublished(ctx, p)
+	if err != nil {
 		return err
 	}
-	return p.repository.Tag(ctx, image, p.tag)
+	document, err := p.putEnvelope(ctx, signed, documentArtifact, measurements.PredicateType, r.document.Image.ID+".dsse", documentTag+r.id.String(), image)
+	if err != nil {
+		return err
+	}
+	if err := p.repository.Tag(ctx, image, p.tag); err != nil {
+		return err
+	}
+	return p.repository.Tag(ctx, document, documentOfTag+p.tag)
 }
 
 // putFile stores a file as the one layer of an artifact that may refer to another.
 func (p *ociPlace) putFile(ctx context.Context, f file, artifactType, mediaType, name string, subject *ocispec.Descriptor) (ocispec.Descriptor, error) {
 	var none ocispec.Descriptor
-	if err := f.copyTo(io.Discard); err != nil { // before anything is sent
-		return none, err
-	}
 	in, err := os.Open(f.path)
 	if err != nil {
 		return none, err
@@ -137,16 +155,15 @@ func (p *ociPlace) putFile(ctx context.Context, f file, artifactType, mediaType,
 }
 
 // putEnvelope stores a signed statement as an artifact that refers to the image, under a tag if there is one.
-func (p *ociPlace) putEnvelope(ctx context.Context, signed []byte, artifactType, predicateType, name, tag string, image ocispec.Descriptor) error {
+func (p *ociPlace) putEnvelope(ctx context.Context, signed []byte, artifactType, predicateType, name, tag string, image ocispec.Descriptor) (ocispec.Descriptor, error) {
 	layer := content.NewDescriptorFromBytes(envelopeLayer, signed)
 	layer.Annotations = map[string]string{ocispec.AnnotationTitle: name}
 	if err := p.putBlob(ctx, layer, bytes.NewReader(signed)); err != nil {
-		return err
+		return ocispec.Descriptor{}, err
 	}
 	m := artifact(artifactType, layer, &image)
 	m.Annotations = map[string]string{"predicateType": predicateType}
-	_, err := p.putManifest(ctx, m, tag)
-	return err
+	return p.putManifest(ctx, m, tag)
 }
 
 // artifact is a manifest around one layer (image-spec 1.1, "Guidelines for Artifact Usage"). It says nothing of when it was
@@ -188,8 +205,8 @@ func (p *ociPlace) putBlob(ctx context.Context, d ocispec.Descriptor, in io.Read
 	return p.repository.Blobs().Push(ctx, d, in)
 }
 
-func (p *ociPlace) documents(ctx context.Context, reference string) ([][]byte, error) {
-	tag := p.tag
+func (p *ociPlace) document(ctx context.Context, reference string) ([]byte, error) {
+	tag := documentOfTag + p.tag
 	if digestForm.MatchString(reference) {
 		tag = documentTag + reference
 	}
@@ -197,15 +214,9 @@ func (p *ociPlace) documents(ctx context.Context, reference string) ([][]byte, e
 	if err != nil {
 		return nil, fmt.Errorf("tag %s: %w", tag, err)
 	}
-	artifacts := []ocispec.Descriptor{found}
-	if tag == p.tag {
-		if artifacts, err = p.referrers(ctx, found, documentArtifact); err != nil {
-			return nil, err
-		}
-	}
-	signed, err := p.envelopes(ctx, artifacts)
-	if len(signed) == 0 {
-		return nil, errors.Join(err, fmt.Errorf("tag %s leads to no document", tag))
+	signed, err := p.envelope(ctx, found)
+	if err != nil {
+		return nil, fmt.Errorf("tag %s leads to no document: %w", tag, err)
 	}
 	return signed, nil
 }
@@ -242,15 +253,19 @@ func (p *ociPlace) envelopes(ctx context.Context, artifacts []ocispec.Descriptor
 	return signed, errors.Join(errs...)
 }
 
-// referrers lists the artifacts of a type that refer to an image.
+// referrers lists the artifacts of a type that refer to an image, the first ones that the registry names: anybody may have put more there.
 func (p *ociPlace) referrers(ctx context.Context, image ocispec.Descriptor, artifactType string) ([]ocispec.Descriptor, error) {
 	var all []ocispec.Descriptor
 	err := p.repository.Referrers(ctx, image, artifactType, func(some []ocispec.Descriptor) error {
-		if all = append(all, some...); len(all) > maxReferrers {
-			return fmt.Errorf("more than %d artifacts of type %s refer to the image: fetch a document by its digest", maxReferrers, artifactType)
+		if all = append(all, some...); len(all) >= maxReferrers {
+			all = all[:maxReferrers]
+			return errEnough
 		}
 		return nil
 	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
 	return all, err
 }
 

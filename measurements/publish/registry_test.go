@@ -3,6 +3,9 @@ package publish
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -22,6 +25,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/hullmark/hullmark/internal/remotefile"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // held is a registry on loopback. Change may do otherwise with a request and say so.
@@ -97,25 +101,103 @@ func TestRegistryTakesTheSameAgain(t *testing.T) {
 	}
 }
 
-// Of several documents about an image the name leads to the newest, whatever others put beside them.
+// Of several documents about an image the name leads to the one that was published last under the tag.
 func TestRegistryWithSeveralDocuments(t *testing.T) {
-	s, h, other := newShop(t), newRegistry(t, true), newShop(t)
+	s, h := newShop(t), newRegistry(t, true)
 	place := h.place(t, "node", nil)
-	s.publish(t, place, s.document)
-	other.publish(t, place, other.describe(t, "node", 9))
 	newer := s.describe(t, "node", 4)
+	want := func(reference string, from Source, svn uint32) {
+		t.Helper()
+		if _, d, err := Fetch(t.Context(), from, reference, s.key.Public(), 0); err != nil || d.SVN != svn {
+			t.Errorf("%.9s: security version %d, want %d: %v", reference, d.SVN, svn, err)
+		}
+	}
+	s.publish(t, place, s.document)
 	s.publish(t, place, newer)
-	if _, d, err := Fetch(t.Context(), place, "node", s.key.Public(), 0); err != nil || d.SVN != 4 {
-		t.Errorf("security version %d, %v", d.SVN, err)
+	s.publish(t, h.place(t, "node:another", nil), s.describe(t, "node", 9))
+	want("node", place, 4)
+	want(s.id, place, 3)
+	s.publish(t, place, s.document)
+	want("node", place, 3)
+	want("node", h.place(t, "node:another", nil), 9)
+}
+
+// Who may push to a repository, and write no tags, puts nothing in the place of what is published, and hides no signature: neither files
+// about the same document that the key signed, with signatures of no use, nor another document, before or after.
+func TestRegistryPassesOverWhatRefers(t *testing.T) {
+	s := newShop(t)
+	honest := s.otherBuilder(t, s.document)
+	for _, before := range []bool{true, false} {
+		place := newRegistry(t, true).place(t, "node", nil)
+		flood := func() {
+			image, err := place.putFile(t.Context(), file{imageKind, s.files.Image, s.document.Image.Disk}, imageArtifact, imageKind.media, "node", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			full := s.otherBuilder(t, s.document)
+			for signatures(t, full) < 16 {
+				if full, err = measurements.Merge(full, s.otherBuilder(t, s.document)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			envelopes := [][]byte{full, s.sign(t, s.describe(t, "node", 9))}
+			for range maxReferrers {
+				envelopes = append(envelopes, s.otherBuilder(t, s.document))
+			}
+			for _, signed := range envelopes {
+				if _, err := place.putEnvelope(t.Context(), signed, documentArtifact, measurements.PredicateType, "node.dsse", "", image); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if before {
+			flood()
+		}
+		if err := Release(t.Context(), place, honest, s.key.Public(), s.files); err != nil {
+			t.Fatal(err)
+		}
+		if !before {
+			flood()
+		}
+		if got := s.fetchBoth(t, place, s.key.Public()); !bytes.Equal(got, honest) {
+			t.Errorf("flooded before: %t: %d signatures came, want those that were published", before, signatures(t, got))
+		}
 	}
-	if _, d, err := Fetch(t.Context(), place, s.id, s.key.Public(), 0); err != nil || d.SVN != 3 {
-		t.Errorf("by digest: security version %d, %v", d.SVN, err)
+}
+
+// Of many provenances of an image the first ones that the registry names are looked at.
+func TestRegistryWithManyProvenances(t *testing.T) {
+	s := newShop(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
 	}
-	rival := s.describe(t, "node", 4)
-	rival.Name = "another"
-	s.publish(t, place, rival)
-	if _, _, err := Fetch(t.Context(), place, "node", s.key.Public(), 0); err == nil || !strings.Contains(err.Error(), "fetch one by its digest") {
-		t.Errorf("of two equal ones: %v", err)
+	p, err := measurements.OpenProvenance(s.provenance, s.key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, referrers := range map[string]bool{"registry": true, "registry without the referrers API": false} {
+		place := newRegistry(t, referrers).place(t, "node", nil)
+		s.publish(t, place, s.document)
+		image, err := place.repository.Resolve(t.Context(), place.tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range maxReferrers + 1 { // Each has another signature by ECDSA.
+			signed, err := measurements.SignProvenance(key, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := place.putEnvelope(t.Context(), signed, provenanceArtifact, measurements.ProvenanceType, "node"+provenanceEnding, "", image); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if found, err := place.provenances(t.Context(), s.document.Image.Disk); err != nil || len(found) != maxReferrers {
+			t.Errorf("%s: %d are looked at, want %d: %v", name, len(found), maxReferrers, err)
+		}
+		if _, err := FetchProvenance(t.Context(), place, s.document, key.Public()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -155,33 +237,14 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
+func elsewhere(w http.ResponseWriter, r *http.Request) {
+	http.Redirect(w, r, "http://example.invalid"+r.URL.Path, http.StatusTemporaryRedirect)
+}
+
 func TestFetchFromRegistryRefuses(t *testing.T) {
 	s, h := newShop(t), newRegistry(t, true)
 	place := h.place(t, "shop/node", nil)
 	s.publish(t, place, s.document)
-	elsewhere := func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "http://example.invalid"+r.URL.Path, http.StatusTemporaryRedirect)
-	}
-	index := func(change func(*ocispec.Descriptor), copies int) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			i := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex}
-			for n := range copies {
-				d := ocispec.Descriptor{
-					MediaType: ocispec.MediaTypeImageManifest, ArtifactType: documentArtifact, Size: 5,
-					Digest: "sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
-				}
-				if change != nil && n == 0 {
-					change(&d)
-				}
-				i.Manifests = append(i.Manifests, d)
-			}
-			w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
-			if copies == 0 {
-				w.Header().Set("Link", fmt.Sprintf("<%s>; rel=\"next\"", r.URL.Path))
-			}
-			_ = json.NewEncoder(w).Encode(i)
-		}
-	}
 	other := newShop(t)
 	for name, c := range map[string]struct {
 		change    func(http.ResponseWriter, *http.Request) bool
@@ -197,22 +260,22 @@ func TestFetchFromRegistryRefuses(t *testing.T) {
 		"another name":                 {nil, "worker", 0, s, "instead"},
 		"another envelope":             {only("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }), "node", 0, s, "leads to no document"},
 		"an endless envelope":          {only("/blobs/", endless), "node", 0, s, "leads to no document"},
-		"an endless list": {only("/referrers/", func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
-			endless(w, r)
-		}), "node", 0, s, "decode"},
-		"a list of endless pages":  {only("/referrers/", index(nil, 0)), "node", 0, s, "exceeded 8 pages"},
-		"a list of too many":       {only("/referrers/", index(nil, 33)), "node", 0, s, "more than 32"},
-		"a manifest of great size": {only("/referrers/", index(func(d *ocispec.Descriptor) { d.Size = 1 << 40 }, 1)), "node", 0, s, "at most 1048576"},
+		"a manifest of great size": {func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodHead {
+				w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+				w.Header().Set("Content-Length", "1099511627776")
+				w.Header().Set("Docker-Content-Digest", "sha256:"+strings.Repeat("0", 64))
+			}
+			return r.Method == http.MethodHead
+		}, "node", 0, s, "at most 1048576"},
 		"a manifest that is another": {only("/manifests/sha256:", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
 			_, _ = w.Write([]byte("{}"))
 		}), "node", 0, s, "leads to no document"},
 		"a manifest on another host":       {only("/manifests/", elsewhere), "node", 0, s, "which was not asked for"},
-		"a list on another host":           {only("/referrers/", elsewhere), "node", 0, s, "which was not asked for"},
 		"a blob on another host, in clear": {only("/blobs/", elsewhere), "node", 0, s, "which was not asked for"},
-		"an error of the registry":         {only("/referrers/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }), "node", 0, s, "500"},
-		"a login on another host, in clear": {only("/referrers/", func(w http.ResponseWriter, _ *http.Request) {
+		"an error of the registry":         {only("/manifests/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }), "node", 0, s, "500"},
+		"a login on another host, in clear": {only("/manifests/", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="http://example.invalid/token",service="x"`)
 			w.WriteHeader(401)
 		}), "node", 0, s, "not asked without TLS"},
@@ -222,9 +285,56 @@ func TestFetchFromRegistryRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
 		}
 	}
-	for _, address := range []string{"oci://host", "oci:///name", "http://host/name", "oci://host/name@sha256:" + strings.Repeat("0", 64), "oci://host/Name", "oci://user:word@host/name", "oci://host/name:a:b"} {
+	for _, address := range []string{"oci://host", "oci:///name", "http://host/name", "oci://host/name@sha256:" + strings.Repeat("0", 64), "oci://host/Name", "oci://user:word@host/name", "oci://host/name:a:b", "oci://host/name:" + strings.Repeat("a", 117)} {
 		if _, err := Registry(address, nil); err == nil {
 			t.Errorf("%s is taken as a registry", address)
+		}
+	}
+}
+
+// What refers to an image, as a provenance, the registry lists.
+func TestFetchProvenanceFromRegistryRefuses(t *testing.T) {
+	s, h := newShop(t), newRegistry(t, true)
+	place := h.place(t, "shop/node", nil)
+	s.publish(t, place, s.document)
+	index := func(change func(*ocispec.Descriptor), copies int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			i := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex}
+			for n := range copies {
+				d := ocispec.Descriptor{
+					MediaType: ocispec.MediaTypeImageManifest, ArtifactType: provenanceArtifact, Size: 5,
+					Digest: "sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
+				}
+				if change != nil && n == 0 {
+					change(&d)
+				}
+				i.Manifests = append(i.Manifests, d)
+			}
+			w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+			if copies == 0 {
+				w.Header().Set("Link", fmt.Sprintf("<%s>; rel=\"next\"", r.URL.Path))
+			}
+			_ = json.NewEncoder(w).Encode(i)
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(http.ResponseWriter, *http.Request) bool
+		want   string
+	}{
+		"another envelope": {only("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }), "leads to no provenance"},
+		"an endless list": {only("/referrers/", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+			endless(w, r)
+		}), "decode"},
+		"a list of endless pages":  {only("/referrers/", index(nil, 0)), "exceeded 8 pages"},
+		"a manifest of great size": {only("/referrers/", index(func(d *ocispec.Descriptor) { d.Size = 1 << 40 }, 1)), "at most 1048576"},
+		"many that are none":       {only("/referrers/", index(nil, 33)), "leads to no provenance"},
+		"a list on another host":   {only("/referrers/", elsewhere), "which was not asked for"},
+		"an error of the registry": {only("/referrers/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }), "500"},
+	} {
+		h.change = c.change
+		if signed, err := FetchProvenance(t.Context(), h.place(t, "shop/node", nil), s.document, s.key.Public()); err == nil || signed != nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -23,7 +24,7 @@ type tree struct {
 
 func digestPath(digest, ending string) string { return "sha256/" + digest + ending }
 
-func (t tree) documents(ctx context.Context, reference string) ([][]byte, error) {
+func (t tree) document(ctx context.Context, reference string) ([]byte, error) {
 	path := reference + ".dsse"
 	if digestForm.MatchString(reference) {
 		path = digestPath(reference, ".dsse")
@@ -32,18 +33,19 @@ func (t tree) documents(ctx context.Context, reference string) ([][]byte, error)
 }
 
 func (t tree) provenances(ctx context.Context, disk pcrs.Digest) ([][]byte, error) {
-	return t.envelope(ctx, digestPath(disk.String(), provenanceEnding))
+	signed, err := t.envelope(ctx, digestPath(disk.String(), provenanceEnding))
+	return [][]byte{signed}, err
 }
 
 const provenanceEnding = ".provenance.dsse"
 
-func (t tree) envelope(ctx context.Context, path string) ([][]byte, error) {
+func (t tree) envelope(ctx context.Context, path string) ([]byte, error) {
 	in, err := t.open(ctx, path, 0, -1)
 	if err != nil {
 		return nil, err
 	}
 	signed, err := io.ReadAll(io.LimitReader(in, measurements.MaxEnvelope+1))
-	return [][]byte{signed}, errors.Join(err, in.Close())
+	return signed, errors.Join(err, in.Close())
 }
 
 func (t tree) content(ctx context.Context, k kind, digest pcrs.Digest, offset, n int64) (io.ReadCloser, error) {
@@ -62,8 +64,11 @@ type folder struct {
 	dir string
 }
 
-func (f folder) put(_ context.Context, r release) error {
-	if err := os.MkdirAll(filepath.Join(f.dir, "sha256"), 0o755); err != nil {
+// check is Store's: a folder takes every release.
+func (folder) check(release) error { return nil }
+
+func (f folder) put(ctx context.Context, r release) error {
+	if err := makeFolder(filepath.Join(f.dir, "sha256")); err != nil {
 		return err
 	}
 	for _, file := range r.files {
@@ -76,10 +81,43 @@ func (f folder) put(_ context.Context, r release) error {
 			return err
 		}
 	}
-	if err := f.putEnvelope(digestPath(r.id.String(), ".dsse"), r.signed); err != nil {
+	if err := f.putDocument(ctx, digestPath(r.id.String(), ".dsse"), r); err != nil {
 		return err
 	}
-	return f.putEnvelope(r.document.Image.ID+".dsse", r.signed)
+	return f.putDocument(ctx, r.document.Image.ID+".dsse", r)
+}
+
+// putDocument writes the document under a name. Nobody else writes that name between the look at what is published and the end (package
+// atomicfile), so that of two who publish at once neither loses a signature.
+func (f folder) putDocument(ctx context.Context, name string, r release) error {
+	return atomicfile.Stream(filepath.Join(f.dir, name), atomicfile.Options{Mode: 0o644}, func(to *os.File) error {
+		signed, err := r.withPublished(ctx, f)
+		if err != nil {
+			return err
+		}
+		_, err = to.Write(signed)
+		return err
+	})
+}
+
+// makeFolder makes a folder, and those that lead to it. What is made anybody may look into, as into the files, whatever the umask is.
+func makeFolder(path string) error {
+	if there, err := os.Stat(path); err == nil && there.IsDir() {
+		return nil
+	}
+	if parent := filepath.Dir(path); parent != path {
+		if err := makeFolder(parent); err != nil {
+			return err
+		}
+	}
+	err := os.Mkdir(path, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return os.MkdirAll(path, 0o755) // Another process was first, or it is no folder.
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o755)
 }
 
 func (f folder) putEnvelope(name string, signed []byte) error {

@@ -33,6 +33,18 @@ type Cosignature struct {
 	Time time.Time
 }
 
+// CosignedAt is when the newest of the cosignatures was made, as its witness says; zero if there is none. Of a log that is shown as it
+// once was, that is long ago.
+func (c Checkpoint) CosignedAt() time.Time {
+	var newest time.Time
+	for _, s := range c.Cosignatures {
+		if s.Time.After(newest) {
+			newest = s.Time
+		}
+	}
+	return newest
+}
+
 // originForm is a schema-less URL, as the specification wants an origin; it is the name of the log's key, too.
 var originForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._~:/-]{0,127}$`)
 

@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"math/big"
 	"strings"
 	"testing"
@@ -257,6 +258,90 @@ func TestMerge(t *testing.T) {
 	}
 	_, err = trusted.Merge(many, all[1:]...)
 	wantError(t, "more than fit", err, "at most")
+}
+
+// TestMergeLargest has witnesses that looked at a log at different times.
+func TestMergeLargest(t *testing.T) {
+	m := newLog(t, 0, 3)
+	cosigned := func(m memory, witnesses ...byte) []byte {
+		for _, w := range witnesses {
+			signed, err := m.read(t).Cosign(nil, keyNumber(w), noon)
+			try(t, err)
+			m[CheckpointName] = signed
+		}
+		return m[CheckpointName]
+	}
+	old := maps.Clone(m)
+	m.grow(t, 3, 2)
+	first, second, third := cosigned(maps.Clone(old), 2), cosigned(maps.Clone(old), 3), cosigned(maps.Clone(m), 4)
+	again, forked := cosigned(maps.Clone(m), 2), cosigned(newLog(t, 7, 3), 3)
+	trust := trusted
+	for w := range byte(3) {
+		trust.Witnesses = append(trust.Witnesses, public(keyNumber(2+w)))
+	}
+	for name, c := range map[string]struct {
+		threshold int
+		signed    [][]byte
+		size      int64
+		want      string
+	}{
+		"one size":                     {2, [][]byte{first, second}, 3, ""},
+		"the larger by too few":        {2, [][]byte{third, first, second}, 3, ""},
+		"both by enough":               {2, [][]byte{first, third, second, again}, 5, ""},
+		"nobody has to":                {0, [][]byte{first, third}, 5, ""},
+		"one has to":                   {1, [][]byte{first, third}, 5, ""},
+		"no size by enough":            {3, [][]byte{first, third, second}, 0, "of 3 witnesses 3 have to have cosigned the same, and cosigned are one of 5 entries by 1, one of 3 entries by 2: take"},
+		"one witness twice":            {2, [][]byte{first, first}, 0, "one of 3 entries by 1"},
+		"two trees of one size":        {2, [][]byte{first, forked}, 0, ErrContradiction.Error()},
+		"two trees below another size": {2, [][]byte{third, first, forked}, 0, ErrContradiction.Error()},
+		"a torn one":                   {1, [][]byte{first, []byte("torn")}, 0, "malformed note"},
+	} {
+		trust.Threshold = c.threshold
+		merged, err := trust.MergeLargest(c.signed...)
+		if c.want != "" {
+			wantError(t, name, err, c.want)
+			continue
+		}
+		if opened, failed := trust.Open(merged); err != nil || failed != nil || opened.Size != c.size {
+			t.Errorf("%s: %d entries, want %d: %v, %v", name, opened.Size, c.size, err, failed)
+		}
+	}
+}
+
+// TestSuffice has as many witnesses help as Suffice says, and the other halves begin with different logs: both are trusted. With one
+// less, one is not.
+func TestSuffice(t *testing.T) {
+	one, other := newLog(t, 0, 3), newLog(t, 7, 3)
+	for _, c := range []struct{ witnesses, threshold, want int }{{1, 1, 1}, {2, 1, 0}, {2, 2, 2}, {3, 1, 0}, {3, 2, 1}, {4, 2, 0}, {4, 3, 2}, {5, 3, 1}} {
+		trust := trusted
+		trust.Threshold = c.threshold
+		for w := range byte(c.witnesses) {
+			trust.Witnesses = append(trust.Witnesses, public(keyNumber(2+w)))
+		}
+		if got := Suffice(c.threshold, c.witnesses); got != c.want {
+			t.Errorf("%d of %d: %d suffice, want %d", c.threshold, c.witnesses, got, c.want)
+			continue
+		}
+		trustedBoth := func(help int) bool {
+			logs := []memory{maps.Clone(one), maps.Clone(other)}
+			for w := range c.witnesses {
+				for i, m := range logs {
+					if w < help || w%2 == i {
+						signed, err := m.read(t).Cosign(nil, keyNumber(byte(2+w)), noon)
+						try(t, err)
+						m[CheckpointName] = signed
+					}
+				}
+			}
+			_, first := trust.Open(logs[0][CheckpointName])
+			_, second := trust.Open(logs[1][CheckpointName])
+			return first == nil && second == nil
+		}
+		if !trustedBoth(c.want) || c.want > 0 && trustedBoth(c.want-1) {
+			t.Errorf("%d of %d: with %d that help both logs are trusted: %t, with one less: %t",
+				c.threshold, c.witnesses, c.want, trustedBoth(c.want), c.want > 0 && trustedBoth(c.want-1))
+		}
+	}
 }
 
 func FuzzEntry(f *testing.F) {

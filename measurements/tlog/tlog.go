@@ -4,7 +4,7 @@
 // The log is a Merkle tree as in RFC 6962 §2.1, over plain files (C2SP tlog-tiles), with a signed checkpoint (C2SP
 // tlog-checkpoint, signed-note) that witnesses cosign (C2SP tlog-cosignature, Ed25519). A Proof travels with the document, and is
 // checked offline. Neither who serves a log nor who writes it is trusted: the one can show nothing that the other did not sign, and
-// the other cannot show different people different logs unless as many witnesses as a Trust demands help.
+// the other cannot show different people different logs unless as many witnesses help as Suffice says.
 //
 // All is computed from what was read. Package place reads and writes the files of a log.
 package tlog

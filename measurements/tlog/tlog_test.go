@@ -277,6 +277,10 @@ func TestVerify(t *testing.T) {
 	if c.Size != 9 || c.Origin != origin || len(c.Cosignatures) != 2 || !c.Cosignatures[1].Time.Equal(noon) || c.Cosignatures[1].Witness != 1 {
 		t.Errorf("got %+v", c)
 	}
+	later := append(c.Cosignatures, Cosignature{Time: noon.Add(time.Hour)}, Cosignature{Time: noon.Add(time.Minute)})
+	if got := (Checkpoint{Cosignatures: later}).CosignedAt(); !got.Equal(noon.Add(time.Hour)) || !(Checkpoint{}).CosignedAt().IsZero() {
+		t.Errorf("the newest is of %v", got)
+	}
 	// Less may be demanded, and no name.
 	for _, threshold := range []int{0, 1, 2} {
 		trust := s.trust

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +25,10 @@ type Trust struct {
 	// Threshold is how many of them have to have cosigned; zero demands none.
 	Threshold int
 }
+
+// Suffice says how many of the witnesses have to help somebody whose two logs contradict each other, so that both are cosigned by as many
+// as the threshold. The others are honest: some of them began with the one log, and some with the other. For half of them or less it is 0.
+func Suffice(threshold, witnesses int) int { return max(0, 2*threshold-witnesses) }
 
 // check says what is wrong with it, so that no list of keys counts for more than it is.
 func (t Trust) check() error {
@@ -137,6 +142,37 @@ func (k keys) cosignatures(n *note.Note) []Cosignature {
 		}
 	}
 	return list
+}
+
+// MergeLargest returns, of signed checkpoints that witnesses have, the largest that enough of them cosigned, with the cosignatures of all
+// of that size (Merge). Witnesses that look at different times have different ones. Whether those of other sizes are of the same log is
+// for a Reader to say.
+func (t Trust) MergeLargest(signed ...[]byte) ([]byte, error) {
+	ofSize := map[int64][][]byte{}
+	for _, s := range signed {
+		c, _, err := t.open(s)
+		if err != nil {
+			return nil, fmt.Errorf("checkpoint: %w", err)
+		}
+		ofSize[c.Size] = append(ofSize[c.Size], s)
+	}
+	var counts []string
+	for _, size := range slices.Backward(slices.Sorted(maps.Keys(ofSize))) {
+		merged, err := t.Merge(ofSize[size][0], ofSize[size][1:]...)
+		if err != nil {
+			return nil, err
+		}
+		c, _, err := t.open(merged)
+		if err != nil {
+			return nil, fmt.Errorf("checkpoint: %w", err)
+		}
+		if len(c.Cosignatures) >= t.Threshold {
+			return merged, nil
+		}
+		counts = append(counts, fmt.Sprintf("one of %d entries by %d", size, len(c.Cosignatures)))
+	}
+	return nil, fmt.Errorf("checkpoint: of %d witnesses %d have to have cosigned the same, and cosigned are %s: take those that the witnesses have once all have looked at the log again",
+		len(t.Witnesses), t.Threshold, strings.Join(counts, ", "))
 }
 
 // Merge returns a signed checkpoint with the signatures that others of the same tree have more. Each is signed by the log.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -122,24 +123,68 @@ A policy is not sent that leaves a machine without a ticket at its next boot, be
 unless --withdraw says that this is meant. A machine that only loses its way back to the release before is named.
 
 Neither is one of an older copy of the cluster file (exit code 4): another copy was used since, and what it changed is not in this one. If that copy is lost,
---newest-lost goes on with this one, with a policy of a higher version than the cluster's.`,
+--newest-lost goes on with this one, with a policy of a higher version than the cluster's.
+
+What an operator changed meanwhile the cluster file takes up. From an operator's file what he changed is sent; if somebody else changed the policy meanwhile, the file holds that
+then, and he changes it again (exit code 4).`,
 		Example: "  hullmark policy push --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.do(cmd, "policy push", func(api *operate.API, _ *cluster.File) error {
-				all, err := api.CheckWithdrawn(cmd.Context())
-				if err != nil && (!withdraw || !errors.Is(err, operate.ErrDenied)) {
-					return err
-				}
-				for _, w := range all {
-					fmt.Fprintln(cmd.ErrOrStderr(), oneLine("withdrawn: "+w.Name+": "+w.What))
-				}
-				return api.PushPolicy(cmd.Context())
-			})
+			return o.push(cmd, withdraw)
 		},
 	}
 	o.addFlags(cmd)
 	cmd.Flags().BoolVar(&o.newestLost, "newest-lost", false, "go on with this copy of the cluster file: the newer one is lost")
 	cmd.Flags().BoolVar(&withdraw, "withdraw", false, "send it also if machines get no ticket by it at their next boot")
 	return cmd
+}
+
+// pusher sends the policy of a file.
+type pusher struct {
+	withdrawn func(context.Context) ([]operate.Withdrawn, error)
+	push      func(context.Context) error
+}
+
+// pusher opens the cluster file, or the file of an operator who may change the policy.
+func (o *apiOptions) pusher(cmd *cobra.Command) (pusher, error) {
+	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
+		return pusher{}, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
+	}
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
+	h, err := operator.openFor("policy push", hullmark.MayChange, cmd.ErrOrStderr())
+	if err != nil {
+		return pusher{}, err
+	}
+	options := operate.APIOptions{Server: o.server, Wait: o.wait, NewestLost: o.newestLost, Progress: lines(cmd.ErrOrStderr()), Done: lines(cmd.OutOrStdout())}
+	if h.operator == nil {
+		api, err := operate.Connect(h.file, options)
+		if err != nil {
+			return pusher{}, err
+		}
+		return pusher{api.CheckWithdrawn, api.PushPolicy}, nil
+	}
+	reader, err := operate.ConnectOperator(h.operator, options)
+	if err != nil {
+		return pusher{}, err
+	}
+	return pusher{reader.CheckWithdrawn, func(ctx context.Context) error { return reader.PushChange(ctx, h.operator) }}, nil
+}
+
+// push sends the policy, unless machines would get no ticket by it.
+func (o *apiOptions) push(cmd *cobra.Command, withdraw bool) error {
+	p, err := o.pusher(cmd)
+	if err != nil {
+		return fmt.Errorf("policy push: %w", tellAPI(err))
+	}
+	all, err := p.withdrawn(cmd.Context())
+	if err == nil || withdraw && errors.Is(err, operate.ErrDenied) {
+		for _, w := range all {
+			fmt.Fprintln(cmd.ErrOrStderr(), oneLine("withdrawn: "+w.Name+": "+w.What))
+		}
+		err = p.push(cmd.Context())
+	}
+	if err != nil {
+		return fmt.Errorf("policy push: %w", tellAPI(err))
+	}
+	return nil
 }

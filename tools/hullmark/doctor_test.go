@@ -70,6 +70,19 @@ func TestDoctorRefuses(t *testing.T) {
 
 // A verb with a flag for a web server or a registry needs the authorities that certify them.
 func TestDoctorKnowsWhoFetches(t *testing.T) {
+	wantLooks(t, "certificate authorities", 4, func(flag string) bool {
+		return strings.Contains(flag, "http or https address") || strings.Contains(flag, registryScheme)
+	})
+}
+
+// A verb with a flag for a signer's command needs the shell that runs it.
+func TestDoctorKnowsWhoSigns(t *testing.T) {
+	wantLooks(t, "sh", 40, func(flag string) bool { return strings.Contains(flag, "signer COMMAND") })
+}
+
+// wantLooks wants doctor to look for a thing for each verb that has such a flag, of which there are so many at least.
+func wantLooks(t *testing.T, thing string, least int, such func(flag string) bool) {
+	t.Helper()
 	found := 0
 	var check func(verb string, cmd *cobra.Command)
 	check = func(verb string, cmd *cobra.Command) {
@@ -77,20 +90,20 @@ func TestDoctorKnowsWhoFetches(t *testing.T) {
 			check(verb, sub)
 		}
 		for flag := range strings.Lines(cmd.Flags().FlagUsages()) {
-			if !strings.Contains(flag, "http or https address") && !strings.Contains(flag, registryScheme) {
+			if !such(flag) {
 				continue
 			}
 			found++
-			if !slices.ContainsFunc(needs.Look(t.Context(), needs.Machine{}, []string{verb}), func(n needs.Finding) bool { return n.What == "certificate authorities" }) {
-				t.Errorf("%s fetches, and doctor does not look for the authorities:%s", cmd.CommandPath(), flag)
+			if !slices.ContainsFunc(needs.Look(t.Context(), needs.Machine{}, []string{verb}), func(n needs.Finding) bool { return n.What == thing }) {
+				t.Errorf("doctor does not look for %s, which a flag of %s needs:%s", thing, cmd.CommandPath(), flag)
 			}
 		}
 	}
 	for _, cmd := range newRootCommand().Commands() {
 		check(cmd.Name(), cmd)
 	}
-	if found < 4 {
-		t.Errorf("only %d flags name such places", found)
+	if found < least {
+		t.Errorf("only %d flags need %s", found, thing)
 	}
 }
 

@@ -79,7 +79,7 @@ func (o *fetchOptions) findInLog(cmd *cobra.Command, source publish.Source, sign
 	if err := errors.Join(o.show(cmd.OutOrStdout(), news), kept.Keep(news.Done)); err != nil {
 		return nil, err
 	}
-	found := &foundInLog{loggedIn: loggedIn{Origin: r.Origin, Size: r.Size, Cosigned: len(r.Cosignatures), Witnesses: len(trust.Witnesses)}}
+	found := &foundInLog{loggedIn: loggedAt(0, r.Checkpoint, trust)}
 	if found.Index, err = r.Find(e); err != nil {
 		return nil, err
 	}

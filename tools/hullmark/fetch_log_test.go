@@ -45,7 +45,7 @@ func TestFetchFromLog(t *testing.T) {
 	name := releaseName(t, f.path("releases"))
 	fetch := []string{"fetch", name, "--from", server.URL + "/releases", "--key", "@release.pub", "--out", "@fetched.dsse", "--log", server.URL + "/log", "--log-key", "@log.pub"}
 	seen := with(fetch, "--log-state", "@seen")
-	f.want(0, with(seen, "--witness", "@witness.pub", "--log-proof", "@proof"), "fetched.dsse: image", "entry 0 of 1 in releases.example/node, cosigned by 1 of 1 witnesses")
+	f.want(0, with(seen, "--witness", "@witness.pub", "--log-proof", "@proof"), "fetched.dsse: image", "entry 0 of 1 in releases.example/node, cosigned by 1 of 1 witnesses, last at 20")
 	f.want(0, []string{"verify", "@fetched.dsse", "--key", "@release.pub", "--log-proof", "@proof", "--log-key", "@log.pub", "--witness", "@witness.pub"}, "cosigned by 1 of 1")
 
 	f.want(0, []string{"publish", "@secret.dsse", "--key", "@release.pub", "--log", "@log", "--log-key", "@log.key", "--to", "@elsewhere"})

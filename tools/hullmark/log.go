@@ -38,7 +38,13 @@ func (o *logOptions) addLog(cmd *cobra.Command) {
 func (o *logOptions) addWitnesses(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&o.witnesses, "witness", nil, "public key `FILE` of a witness (PEM, Ed25519); repeat it for several")
-	f.IntVar(&o.threshold, "witness-threshold", 0, "how `MANY` of them have to have cosigned (default: all)")
+	f.IntVar(&o.threshold, "witness-threshold", 0, "how `MANY` of them have to have cosigned, more than half (default: all)")
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		if o.threshold > 0 && tlog.Suffice(o.threshold, len(o.witnesses)) == 0 {
+			lines(cmd.ErrOrStderr())(fmt.Sprintf("warning: --witness-threshold %d of %d witnesses: two logs that contradict each other can have that many each, and no witness lies; demand more than half",
+				o.threshold, len(o.witnesses)))
+		}
+	}
 }
 
 // trust reads the keys.

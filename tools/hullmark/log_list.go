@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,9 +27,10 @@ type loggedReleases struct {
 	Origin string `json:"origin"`
 	Size   int64  `json:"size"`
 	Root   string `json:"root"`
-	// Cosigned is how many of the named witnesses cosigned.
-	Cosigned int             `json:"cosigned"`
-	Entries  []loggedRelease `json:"entries"`
+	// Cosigned is how many of the named witnesses cosigned, and CosignedAt when the last one did.
+	Cosigned   int             `json:"cosigned"`
+	CosignedAt time.Time       `json:"cosignedAt,omitzero"`
+	Entries    []loggedRelease `json:"entries"`
 }
 
 type loggedRelease struct {
@@ -91,7 +93,9 @@ func (o *logListOptions) run(cmd *cobra.Command, from string) error {
 	if err != nil {
 		return err
 	}
-	listed := loggedReleases{Origin: r.Origin, Size: r.Size, Root: r.Root.String(), Cosigned: len(r.Cosignatures), Entries: []loggedRelease{}}
+	listed := loggedReleases{
+		Origin: r.Origin, Size: r.Size, Root: r.Root.String(), Cosigned: len(r.Cosignatures), CosignedAt: r.CosignedAt(), Entries: []loggedRelease{},
+	}
 	suspect := 0
 	if err := r.Each(func(index int64, e tlog.Entry) error {
 		s, err := standing(e)
@@ -170,7 +174,7 @@ func (o *logListOptions) write(out io.Writer, l loggedReleases, witnesses int) e
 	if o.output == "json" {
 		return writeJSON(out, l)
 	}
-	fmt.Fprintf(out, "log %s: %d entries, root %s, cosigned by %d of %d witnesses\n", l.Origin, l.Size, l.Root, l.Cosigned, witnesses)
+	fmt.Fprintf(out, "log %s: %d entries, root %s, %s\n", l.Origin, l.Size, l.Root, cosigned(l.Cosigned, witnesses, l.CosignedAt))
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "entry\timage\trelease\tsvn\tdocument\tkey\t\n")
 	for _, e := range l.Entries {

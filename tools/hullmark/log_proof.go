@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,13 +38,27 @@ type loggedIn struct {
 	// Index is the entry's number, and Size how many entries the log had by then.
 	Index int64 `json:"index"`
 	Size  int64 `json:"size"`
-	// Cosigned is how many of the named witnesses cosigned, Witnesses how many are named.
-	Cosigned  int `json:"cosigned"`
-	Witnesses int `json:"witnesses"`
+	// Cosigned is how many of the named witnesses cosigned, Witnesses how many are named, and CosignedAt when the last one did.
+	Cosigned   int       `json:"cosigned"`
+	Witnesses  int       `json:"witnesses"`
+	CosignedAt time.Time `json:"cosignedAt,omitzero"`
+}
+
+func loggedAt(index int64, c tlog.Checkpoint, t tlog.Trust) loggedIn {
+	return loggedIn{c.Origin, index, c.Size, len(c.Cosignatures), len(t.Witnesses), c.CosignedAt()}
 }
 
 func (l loggedIn) String() string {
-	return fmt.Sprintf("log         entry %d of %d in %s, cosigned by %d of %d witnesses", l.Index, l.Size, l.Origin, l.Cosigned, l.Witnesses)
+	return fmt.Sprintf("log         entry %d of %d in %s, %s", l.Index, l.Size, l.Origin, cosigned(l.Cosigned, l.Witnesses, l.CosignedAt))
+}
+
+// cosigned says how many witnesses cosigned, and when the last one did, so that people see a log that stands still.
+func cosigned(by, of int, last time.Time) string {
+	text := fmt.Sprintf("cosigned by %d of %d witnesses", by, of)
+	if !last.IsZero() {
+		text += ", last at " + last.Format(time.RFC3339)
+	}
+	return text
 }
 
 // check verifies the named proof, if there is one, for the document that one of the keys signed in that file.
@@ -85,7 +100,8 @@ func (o *proofOptions) checkBy(file string, key crypto.PublicKey, document measu
 	if err != nil {
 		return nil, logFailure(fmt.Errorf("%s: %w", o.proof, err))
 	}
-	return &loggedIn{c.Origin, proof.Index, c.Size, len(c.Cosignatures), len(trust.Witnesses)}, nil
+	logged := loggedAt(proof.Index, c, trust)
+	return &logged, nil
 }
 
 // entryOf returns the entry of a signed document.
@@ -125,11 +141,16 @@ func (o *appendOptions) addTo(cmd *cobra.Command) {
 		"`FILE` for the proof that it is in the log (default: the document's name with the ending "+proofEnding+"); without --log, a proof to publish with it")
 }
 
-// run puts a document into the log before it is published, so that nothing is announced that is not in there, and its proof beside it.
-func (o *appendOptions) run(cmd *cobra.Command, file string, signed []byte, key crypto.PublicKey, to publish.Store) error {
+// check tells whether the flags go together.
+func (o *appendOptions) check() error {
 	if (o.folder == "") != (o.key == "") {
 		return withCode(exitUsage, errors.New("publish: a log is written with --log and --log-key together"))
 	}
+	return nil
+}
+
+// run puts a document into the log before it is published, so that nothing is announced that is not in there, and its proof beside it.
+func (o *appendOptions) run(cmd *cobra.Command, file string, signed []byte, key crypto.PublicKey, to publish.Store) error {
 	if o.folder == "" && o.proof == "" {
 		return nil
 	}
@@ -140,15 +161,15 @@ func (o *appendOptions) run(cmd *cobra.Command, file string, signed []byte, key 
 		}
 		return logFailure(publish.PutLogProof(to, signed, key, proof))
 	}
-	proof, err := o.append(cmd, signed, key)
-	if err != nil {
-		return err
-	}
 	if o.proof == "" {
 		o.proof = strings.TrimSuffix(file, ".dsse") + proofEnding
 	}
 	if err := notOver(o.proof, file, o.key, o.passphraseFile); err != nil {
 		return fmt.Errorf("publish: %w", err)
+	}
+	proof, err := o.append(cmd, signed, key)
+	if err != nil {
+		return err
 	}
 	if err := writeWhole(o.proof, proof, 0o644); err != nil {
 		return fmt.Errorf("publish: %w", err)

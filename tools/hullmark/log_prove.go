@@ -20,7 +20,7 @@ func newLogProveCommand() *cobra.Command {
 		Long: `Make the proof that a signed measurement document is in a log, for hullmark verify --log-proof.
 
 The proof is of the log's checkpoint, with the cosignatures that it has. With --checkpoint it is of that one, which witnesses cosigned: what
-hullmark log witness left in --state. Of several, which have to be of one tree, all cosignatures are taken.`,
+hullmark log witness left in --state. Of several, which have to be of one log, it is of the largest that enough of the named witnesses cosigned.`,
 		Example: "  hullmark log prove node.dsse --key release.pub --log https://releases.example/log --log-key log.pub --checkpoint log.checkpoint",
 		Args:    exactArg("log prove", "the signed document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,13 +74,26 @@ func (o *logOptions) prove(ctx context.Context, log string, checkpoints []string
 	if err != nil {
 		return tlog.Proof{}, err
 	}
-	signed, err := o.checkpoint(ctx, files, trust, checkpoints)
+	var seen [][]byte
+	for _, file := range checkpoints {
+		signed, err := readBounded(file, tlog.MaxCheckpoint)
+		if err != nil {
+			return tlog.Proof{}, err
+		}
+		seen = append(seen, signed)
+	}
+	signed, err := checkpoint(ctx, files, trust, seen)
 	if err != nil {
 		return tlog.Proof{}, err
 	}
 	r, err := tlog.ReadAt(ctx, files, trust, signed)
 	if err != nil {
 		return tlog.Proof{}, err
+	}
+	for i, signed := range seen {
+		if err := agree(ctx, files, trust, r, signed); err != nil {
+			return tlog.Proof{}, fmt.Errorf("%s: %w", checkpoints[i], err)
+		}
 	}
 	index, err := r.Find(e)
 	if err != nil {
@@ -89,18 +102,24 @@ func (o *logOptions) prove(ctx context.Context, log string, checkpoints []string
 	return r.Prove(index)
 }
 
-// checkpoint returns the signed checkpoint to prove by: the named ones, merged, or the one that the log shows.
-func (o *logOptions) checkpoint(ctx context.Context, files tlog.Files, t tlog.Trust, names []string) ([]byte, error) {
-	if len(names) == 0 {
+// checkpoint returns the signed checkpoint to prove by: the largest that enough cosigned of those that were named, or the one that the log
+// shows.
+func checkpoint(ctx context.Context, files tlog.Files, t tlog.Trust, seen [][]byte) ([]byte, error) {
+	if len(seen) == 0 {
 		return files.ReadFile(ctx, tlog.CheckpointName, tlog.MaxCheckpoint)
 	}
-	var all [][]byte
-	for _, file := range names {
-		signed, err := readBounded(file, tlog.MaxCheckpoint)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, signed)
+	return t.MergeLargest(seen...)
+}
+
+// agree checks that another checkpoint, of whatever size, is of the log that is read.
+func agree(ctx context.Context, files tlog.Files, t tlog.Trust, r *tlog.Reader, signed []byte) error {
+	t.Threshold = 0
+	other, err := tlog.ReadAt(ctx, files, t, signed)
+	if err != nil {
+		return err
 	}
-	return t.Merge(all[0], all[1:]...)
+	if other.Size > r.Size {
+		return other.GoesOnFrom(r.Checkpoint)
+	}
+	return r.GoesOnFrom(other.Checkpoint)
 }

@@ -86,7 +86,7 @@ func TestLogOfReleases(t *testing.T) {
 
 	// Who watches the log.
 	list := []string{"log", "list", server.URL + "/log", "--log-key", "@log.pub", "--from", server.URL + "/releases", "--key", "@release.pub", "--state", "@seen"}
-	f.want(0, append(list, "--witness", "@witness.pub"), "log releases.example/node: 1 entries", "cosigned by 1 of 1", "spring", "announced")
+	f.want(0, append(list, "--witness", "@witness.pub"), "log releases.example/node: 1 entries", "cosigned by 1 of 1 witnesses, last at 20", "spring", "announced")
 	f.want(0, []string{"publish", "@secret.dsse", "--key", "@release.pub", "--log", "@log", "--log-key", "@log.key", "--to", "@elsewhere"}, "published in")
 	f.want(exitMismatch, append(list, "--seen", "@state2"), "secret", "not announced", "1 of 2 releases are not announced")
 	f.want(exitMismatch, append(list, "-o", "json"), `"standing": "not announced"`, `"release": "secret"`)
@@ -102,6 +102,75 @@ func releaseName(t *testing.T, dir string) string {
 		t.Fatal(found, err)
 	}
 	return strings.TrimSuffix(filepath.Base(found[0]), ".dsse")
+}
+
+// A release that is refused does not get into the log, whatever it is refused for.
+func TestRefusedReleaseIsNotLogged(t *testing.T) {
+	f := newLogFixture(t)
+	m := newMeasureFixture(t)
+	_, document := hullmarkCLI(t, "measure", m.image, "--firmware", m.firmware, "--vars", m.vars, "--config", m.config, "-o", "json")
+	write(t, f.path("node.json"), []byte(document))
+	f.want(0, []string{"sign", "@node.json", "--key", "@release.key"}, "node.dsse")
+	write(t, f.path("x"), []byte("another image"))
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"a node's configuration":     {[]string{"@node.dsse", "--to", "@releases"}, exitFailed, "holds the configuration of one node"},
+		"another image":              {[]string{"@spring.dsse", "--to", "@releases", "--image", "@x"}, exitFailed, "signed is a disk with"},
+		"a provenance that is none":  {[]string{"@spring.dsse", "--to", "@releases", "--provenance", "@x"}, exitFailed, "@x"},
+		"a registry, and no image":   {[]string{"@spring.dsse", "--to", "oci://127.0.0.1:1/x"}, exitFailed, "name the image, too"},
+		"a registry that is no more": {[]string{"@spring.dsse", "--to", "oci://127.0.0.1:1/x", "--image", "@image"}, exitFailed, "what is published there"},
+		"a proof over the key":       {[]string{"@spring.dsse", "--to", "@releases", "--log-proof", "@log.key"}, exitUsage, "is what is read"},
+		"no place":                   {[]string{"@spring.dsse", "--to", ""}, exitUsage, "a place without a name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := logFixture{t, f.dir}
+			f.want(c.code, append([]string{"publish", "--key", "@release.pub", "--log", "@log", "--log-key", "@log.key"}, c.args...), strings.ReplaceAll(c.want, "@", f.dir+"/"))
+			f.want(0, []string{"log", "list", "@log", "--log-key", "@log.pub"}, "0 entries")
+		})
+	}
+	if _, err := os.Stat(f.path("releases")); err == nil {
+		t.Error("something was published")
+	}
+	f.publish("spring", "--to", "@releases")
+	f.want(0, []string{"log", "list", "@log", "--log-key", "@log.pub"}, "1 entries")
+}
+
+// Witnesses that look at a log at different times have checkpoints of different sizes: the proof is of the largest that enough cosigned.
+func TestProveByCheckpointsOfWitnesses(t *testing.T) {
+	f := newLogFixture(t)
+	witness := func(log, key, state string, more ...string) {
+		f.want(0, append([]string{"log", "witness", "@" + log, "--log-key", "@log.pub", "--witness-key", "@" + key + ".key", "--state", "@" + state}, more...), "cosigned")
+	}
+	f.publish("spring", "--to", "@releases")
+	witness("log", "witness2", "behind", "--first")
+	witness("log", "witness", "one", "--first") // with what witness2 put into the log's folder
+	f.want(0, []string{"log", "create", "@forked", "--origin", "releases.example/node", "--log-key", "@log.key"})
+	f.want(0, []string{"publish", "@secret.dsse", "--key", "@release.pub", "--log", "@forked", "--log-key", "@log.key", "--log-proof", "@x", "--to", "@elsewhere"})
+	witness("forked", "witness2", "fork", "--first")
+	f.publish("secret", "--to", "@releases")
+	write(t, f.path("two"), mustRead(t, f.path("one")))
+	witness("log", "witness", "two")
+	prove := []string{"log", "prove", "@spring.dsse", "--key", "@release.pub", "--log", "@log", "--log-key", "@log.pub", "--out", "@proof", "--witness", "@witness.pub", "--witness", "@witness2.pub"}
+	verify := []string{"verify", "@spring.dsse", "--key", "@release.pub", "--log-key", "@log.pub", "--log-proof", "@proof", "--witness", "@witness.pub", "--witness", "@witness2.pub"}
+
+	f.want(0, with(prove, "--checkpoint", "@two", "--checkpoint", "@behind", "--witness-threshold", "1"), "entry 0", "warning: --witness-threshold 1 of 2 witnesses")
+	f.want(0, with(verify, "--witness-threshold", "1"), "entry 0 of 2", "cosigned by 1 of 2 witnesses, last at 20", "warning: --witness-threshold 1 of 2 witnesses")
+	f.want(0, with(prove, "--checkpoint", "@two", "--checkpoint", "@behind", "--checkpoint", "@one"), "entry 0")
+	f.want(0, verify, "entry 0 of 1", "cosigned by 2 of 2 witnesses, last at 20")
+	f.want(exitFailed, with(prove, "--checkpoint", "@two", "--checkpoint", "@behind"), "cosigned are one of 2 entries by 1, one of 1 entries by 1", "looked at the log again")
+	f.want(exitMismatch, with(prove, "--checkpoint", "@one", "--checkpoint", "@fork"), "others are shown other releases")
+	f.want(exitMismatch, with(prove, "--checkpoint", "@two", "--checkpoint", "@fork", "--witness-threshold", "1"), "it forked")
+	f.want(exitMismatch, []string{"log", "prove", "@secret.dsse", "--key", "@release.pub", "--log", "@log", "--log-key", "@log.pub", "--out", "@x", "--checkpoint", "@one"}, "not in the log")
+	// Two of three are more than half.
+	code, output := hullmarkCLI(t, "verify", f.path("spring.dsse"), "--key", f.path("release.pub"), "--log-key", f.path("log.pub"), "--log-proof", f.path("proof"),
+		"--witness", f.path("witness.pub"), "--witness", f.path("witness2.pub"), "--witness", f.path("stranger.pub"), "--witness-threshold", "2", "-o", "json")
+	wantExit(t, code, 0, output, `"cosignedAt": "20`)
+	if strings.Contains(output, "warning") {
+		t.Error(output)
+	}
 }
 
 func TestLogRefusals(t *testing.T) {

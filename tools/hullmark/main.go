@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/addons"
 	"github.com/hullmark/hullmark/cluster/operate"
@@ -91,7 +92,7 @@ var clusterErrors = []struct {
 	{operate.ErrMismatch, exitMismatch},
 	{operate.ErrDenied, exitDenied},
 	{operate.ErrUnreachable, exitUnreachable},
-	{cluster.ErrNotGranted, exitDenied},
+	{cluster.ErrNotGranted, exitDenied}, {hullmark.ErrReserved, exitDenied},
 	{addons.ErrRefused, exitDenied},
 	{addons.ErrUnreachable, exitUnreachable},
 }

@@ -77,6 +77,32 @@ func TestEveryVerbHasAPage(t *testing.T) {
 	}
 }
 
+// groff lays out each page without a word, and has words for one that it cannot.
+func TestGroffLaysOutThePages(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(writtenManual(t), "man", "*.1"))
+	if err != nil || len(pages) < 100 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	if said := groffSays(t, pages...); said != "" {
+		t.Errorf("of the pages it says:\n%s", said)
+	}
+	wrong := filepath.Join(t.TempDir(), "wrong.1")
+	write(t, wrong, []byte(".TH WRONG 1\n.NONE\n"))
+	if groffSays(t, wrong) == "" {
+		t.Error("it is silent about a macro that there is not")
+	}
+}
+
+// groffSays is what groff complains of in pages, which are in UTF-8, as man takes them. Nothing is printed.
+func groffSays(t *testing.T, pages ...string) string {
+	t.Helper()
+	said, err := exec.CommandContext(t.Context(), "groff", append([]string{"-K", "utf8", "-man", "-ww", "-z"}, pages...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("groff: %v (apt-get install groff-base)\n%s", err, said)
+	}
+	return string(said)
+}
+
 // The same program writes the same, also at the turn of a month in another time zone.
 func TestManualIsReproducible(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1701388800") // 2023-12-01 00:00 UTC

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func newNodeListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List what the cluster keeps of each machine",
 		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped or waits, the trust class of its evidence, the image
-that its registers matched and the Kubernetes that it brings, the slot that runs, its state disk, the window that the disk's epoch must lie in (of a single control plane also since when, and how long, a copy of its disk passes), and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
+and the release that its registers matched and the Kubernetes that it brings, the slot that runs, its state disk, the window that the disk's epoch must lie in (of a single control plane also since when, and how long, a copy of its disk passes), when its kubelet's certificate ends, and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
 the name is known.
 
 The join services keep these records in the API. Whoever administers Kubernetes can change them; no ticket gets wider by that, because role, name and documents
@@ -61,10 +62,10 @@ func listNodes(ctx context.Context, api *operate.Reader, c *cluster.Cluster, out
 
 func writeNodes(out io.Writer, nodes []operate.Machine, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tkubernetes\tslot\tdisk\tepoch\tseen\tcondition\n")
+	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\trelease\tkubernetes\tslot\tdisk\tepoch\tcertificate\tseen\tcondition\n")
 	for _, n := range nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\t%s\n", oneLine(n.Name), oneLine(string(n.Role)), oneLine(string(n.State)), oneLine(string(n.Platform.Trust)),
-			oneLine(imageOf(n)), n.Kubernetes, slotOf(n.Update), diskOf(n.Record), epochOf(n.Record), ago(n.Seen, now), conditionOf(n))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\t%s\t%s\n", oneLine(n.Name), oneLine(string(n.Role)), oneLine(string(n.State)), oneLine(string(n.Platform.Trust)),
+			oneLine(imageOf(n)), cmp.Or(oneLine(n.Release), "-"), n.Kubernetes, slotOf(n.Update), diskOf(n.Record), epochOf(n.Record), endOf(n.CertificateEnds), ago(n.Seen, now), conditionOf(n))
 	}
 	return t.Flush()
 }
@@ -94,6 +95,14 @@ func epochOf(r joinservice.Record) string {
 		return "-"
 	}
 	return fmt.Sprintf("%d..%d", r.Committed, r.Issued)
+}
+
+// endOf is when a certificate ends, or that there was none.
+func endOf(end time.Time) string {
+	if end.IsZero() {
+		return "-"
+	}
+	return end.UTC().Format("2006-01-02T15:04Z")
 }
 
 // slotOf says which slot runs, and how far an update of it is.

@@ -86,6 +86,7 @@ func (s *apiSite) keep(t *testing.T, m joinservice.Machine) {
 func TestNodesOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
 	document := nodetest.Document(t, "image")
+	document.Name = "spring"
 	encoded, err := document.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func TestNodesOfARealAPI(t *testing.T) {
 	plane := joinservice.Machine{EKID: two, Name: "control-plane-2", Role: hullmark.ControlPlane, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady, Phase: "READY"}
 	plane.Refused = []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.9"), Condition: joinservice.AddressTaken(netip.MustParseAddr("192.0.2.9"), one, two)}}
 	s.keep(t, plane)
-	output := s.run(t, 0, "node list", "worker-1", "failed", "node 1", hullmark.UUID{7}.String(), "3..4", "1h0m", "kubeadm-failed", "control-plane-2", "never", "READY; address-taken: 192.0.2.9")
+	output := s.run(t, 0, "node list", "worker-1", "failed", "node 1", "spring", hullmark.UUID{7}.String(), "3..4", "1h0m", "kubeadm-failed", "control-plane-2", "never", "READY; address-taken: 192.0.2.9")
 	if strings.Contains(output, hullmark.UUID{}.String()) || strings.Contains(output, "0..0") {
 		t.Error("a machine that was never given a ticket has a disk and an epoch")
 	}
@@ -120,7 +121,7 @@ func TestNodesOfARealAPI(t *testing.T) {
 		t.Error("an escape character reached the terminal")
 	}
 	var listed []operate.Machine
-	if err := json.Unmarshal([]byte(s.run(t, 0, "node list -o json")), &listed); err != nil || len(listed) != 2 || listed[1].Image != "node 1" || listed[1].Record != machine.Record || len(listed[0].Refused) != 1 || listed[0].Refused[0].Condition.Code != "address-taken" {
+	if err := json.Unmarshal([]byte(s.run(t, 0, "node list -o json")), &listed); err != nil || len(listed) != 2 || listed[1].Image != "node 1" || listed[1].Release != "spring" || listed[1].Record != machine.Record || len(listed[0].Refused) != 1 || listed[0].Refused[0].Condition.Code != "address-taken" {
 		t.Errorf("the list is %+v, %v", listed, err)
 	}
 

@@ -22,8 +22,8 @@ func newOperatorCommand() *cobra.Command {
 	cmd.Long = `Let others do some of what the cluster file does.
 
 Each operator has a file of his own, under a passphrase of his own, that is named in the place of the cluster file (--cluster alice.operator). It has no key of the
-cluster's root. What he may is in the signed policy: look (node status, node logs, node list, report), and recover, which includes look. Without operators all of it is done by the cluster file, which
-does everything in any case.`
+cluster's root. What he may is in the signed policy: look (node status, node logs, node list, report); recover, and change, which include look. Without operators all of it is done by the
+cluster file, which does everything in any case.`
 	return cmd
 }
 
@@ -43,7 +43,8 @@ func newOperatorNewCommand() *cobra.Command {
 		Long: `Name an operator in the policy, and make his file.
 
 The file has a key of his own, a certificate for it that the root signed, and the policy with its documents. Of one who may look it has another certificate, for the Kubernetes API,
-by which he reads records and nothing else. Of one who may recover it has the keys of the control planes' disks as they are now: with a copy of such a disk he has all that is on it. Of
+by which he reads records and nothing else. One who may change the policy accepts and withdraws releases and workers (policy add, policy remove, policy minimum-svn, policy push), and signs
+that by his own key. Of one who may recover it has the keys of the control planes' disks as they are now: with a copy of such a disk he has all that is on it. Of
 several control planes the API says which disks they have.
 
 He is an operator once the policy is in the cluster (hullmark policy push). --replace gives one who is there another key and file, with these permissions; whoever has the earlier
@@ -59,7 +60,7 @@ file is withdrawn then.`,
 	}
 	o.addFlags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.may, "may", "", "`PERMISSIONS` with commas between them: look, or recover, which includes look")
+	f.StringVar(&o.may, "may", "", "`PERMISSIONS` with commas between them: look, change or recover, which both include look")
 	f.StringVar(&o.out, "out", "", "the `FILE` to make (default: NAME.operator)")
 	f.StringVar(&o.operatorPassphraseFile, "operator-passphrase-file", "", "`FILE` whose first line is the passphrase of the file to make (default: ask twice)")
 	f.DurationVar(&o.valid, "valid", operatorLife, "how long his certificates last")
@@ -74,8 +75,8 @@ func (o *operatorNewOptions) granting(name string) (g cluster.Granting, err erro
 		return g, withCode(exitUsage, fmt.Errorf("name %q: want at most 32 lower-case letters, digits and hyphens, and not root", name))
 	}
 	words := strings.Split(o.may, ",")
-	if recovers, look := string(hullmark.MayRecover), string(hullmark.MayLook); slices.Contains(words, recovers) && !slices.Contains(words, look) {
-		words = append(words, look) // It comes with it.
+	if look := string(hullmark.MayLook); o.may != "" && !slices.Contains(words, look) {
+		words = append(words, look) // It comes with every other.
 	}
 	slices.Sort(words) // In whatever order they are named.
 	may, err := hullmark.ParsePermissions(strings.Join(words, ","))

@@ -125,7 +125,8 @@ func TestOperatorsAreRefused(t *testing.T) {
 		t.Fatal(output)
 	}
 	for verb, says := range map[string]string{
-		"policy show": "needs the cluster file itself", "policy push": "needs the cluster file itself", "policy revoke-operators": "needs the cluster file itself",
+		"policy push": `policy push needs the permission "change"`, "policy minimum-svn 7": `policy minimum-svn needs the permission "change"`,
+		"policy builders --none": "needs the cluster file itself", "policy revoke-operators": "needs the cluster file itself",
 		"operator withdraw bob": "needs the cluster file itself", "cluster rotate keyset": "needs the cluster file itself", "node remove worker-1": "needs the cluster file itself",
 		"upgrade status": "needs the cluster file itself", "update restart --node " + s.address: "needs the cluster file itself",
 		"node reset w --server 192.0.2.7:1": "needs the cluster file itself",

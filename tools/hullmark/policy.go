@@ -1,17 +1,17 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
-	"github.com/hullmark/hullmark/pcrs"
 )
 
 func newPolicyCommand() *cobra.Command {
@@ -48,6 +48,17 @@ func (o *policyOptions) open(notes io.Writer) (*cluster.File, measurements.Polic
 	return file, policy, err
 }
 
+// openAny reads the cluster file, or that of an operator, and the policy in it.
+func (o *policyOptions) openAny(notes io.Writer) (holder, measurements.Policy, error) {
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
+	h, err := operator.openAny(notes)
+	if err != nil {
+		return h, measurements.Policy{}, err
+	}
+	policy, err := h.known().OpenPolicy()
+	return h, policy, err
+}
+
 // change edits the policy in the cluster file, which gets a higher version and a new signature.
 func (o *policyOptions) change(cmd *cobra.Command, edit operate.Edit) error {
 	file, _, err := o.open(cmd.ErrOrStderr())
@@ -61,6 +72,26 @@ func (o *policyOptions) change(cmd *cobra.Command, edit operate.Edit) error {
 	return o.tellChange(cmd.OutOrStdout(), file.Cluster, changed)
 }
 
+// changeAny is change for what an operator may change, too, in his file.
+func (o *policyOptions) changeAny(cmd *cobra.Command, edit operate.Edit) error {
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
+	_, verb, _ := strings.Cut(cmd.CommandPath(), " ") // after the program's name
+	h, err := operator.openFor(verb, hullmark.MayChange, cmd.ErrOrStderr())
+	if err != nil {
+		return tell(err)
+	}
+	var changed string
+	if h.operator != nil {
+		changed, err = operate.ChangeByOperator(h.operator, edit)
+	} else {
+		changed, err = operate.Change(h.file, edit)
+	}
+	if err != nil {
+		return err
+	}
+	return o.tellChange(cmd.OutOrStdout(), h.known(), changed)
+}
+
 // tellChange says what changed, what the policy holds now, and what brings it to the cluster.
 func (o *policyOptions) tellChange(out io.Writer, c *cluster.Cluster, changed string) error {
 	policy, err := c.OpenPolicy()
@@ -68,7 +99,7 @@ func (o *policyOptions) tellChange(out io.Writer, c *cluster.Cluster, changed st
 		return err
 	}
 	next := "hullmark policy push --cluster " + o.cluster
-	if c.Initialised == nil {
+	if _, byOperator := measurements.PolicyChanger(c.Policy); c.Initialised == nil && !byOperator {
 		next = "the cluster gets it with hullmark init; once that is done, hullmark policy push"
 	}
 	warning := ""
@@ -128,98 +159,4 @@ func (o *policyOptions) signFile(name string, out, notes io.Writer) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return o.tellChange(out, file.Cluster, "policy signed: "+name)
-}
-
-// policyCheckOptions are the flags of `hullmark policy check`.
-type policyCheckOptions struct {
-	policyOptions
-	list, bank, output string
-}
-
-func newPolicyCheckCommand() *cobra.Command {
-	var o policyCheckOptions
-	cmd := &cobra.Command{
-		Use:   "check DOCUMENT...",
-		Short: "Say whether the policy accepts a machine's registers, with every reason",
-		Long: `Say whether the policy accepts a machine's registers, with every reason.
-
-All registers that count have to match one and the same of the documents, and the policy has to accept that one. Exit codes: 0 accepted, 4 denied.`,
-		Example: "  hullmark policy check node.json --cluster prod.cluster --pcrs registers",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("policy check: name the documents to compare with (see hullmark policy check --help)")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(args, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
-	}
-	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.list, "pcrs", "", "`FILE` with the machine's registers, as tpm2_pcrread prints them")
-	cmd.Flags().StringVar(&o.bank, "bank", "sha256", "`BANK` to compare: sha256, sha384 or sha512")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
-	require(cmd, "pcrs")
-	return cmd
-}
-
-func (o *policyCheckOptions) run(files []string, out, notes io.Writer) error {
-	if err := checkOutput("policy check", o.output); err != nil {
-		return err
-	}
-	bank, err := pcrs.ParseBank(o.bank)
-	if err != nil {
-		return withCode(exitUsage, fmt.Errorf("--bank: %w", err))
-	}
-	var documents []measurements.Document
-	for _, file := range files {
-		document, err := readDocument(file)
-		if err != nil {
-			return err
-		}
-		documents = append(documents, document)
-	}
-	boot, err := (&explainOptions{list: o.list}).read(bank)
-	if err != nil {
-		return err
-	}
-	_, policy, err := o.open(notes)
-	if err != nil {
-		return err
-	}
-	verdict := measurements.Judge(policy, documents, bank, boot.Measured)
-	if o.output == "json" {
-		if err := writeJSON(out, judged(verdict)); err != nil {
-			return err
-		}
-	}
-	if !verdict.Accepted() {
-		return withCode(exitDenied, errors.New(verdict.String()))
-	}
-	if o.output == "json" {
-		return nil
-	}
-	_, err = fmt.Fprintln(out, verdict)
-	return err
-}
-
-// verdictJSON is the JSON that hullmark policy check writes.
-type verdictJSON struct {
-	Accepted bool `json:"accepted"`
-	// Document, SVN and Matched say which document was met, and in which registers; they are absent in a denial.
-	Document *measurements.DocumentID `json:"document,omitempty"`
-	SVN      uint32                   `json:"svn,omitempty"`
-	Matched  []pcrs.Register          `json:"matched,omitempty"`
-	Reasons  []string                 `json:"reasons,omitempty"`
-}
-
-func judged(v measurements.Verdict) verdictJSON {
-	out := verdictJSON{Accepted: v.Accepted()}
-	if out.Accepted {
-		out.Document, out.SVN, out.Matched = &v.Document, v.SVN, v.Matched
-	}
-	for _, r := range v.Reasons {
-		out.Reasons = append(out.Reasons, r.String())
-	}
-	return out
 }

@@ -57,7 +57,7 @@ A least trust class of the document, which policy sign set, stays.`,
 				}
 				signed = append(signed, content)
 			}
-			return o.change(cmd, operate.AddDocument(document, registers, signed...))
+			return o.changeAny(cmd, operate.AddDocument(document, registers, signed...))
 		},
 	}
 	o.addFlags(cmd)
@@ -111,7 +111,7 @@ Whatever machine shows that key and boots an accepted release is given this role
 				return withCode(exitUsage, err)
 			}
 			member.Pool, member.ProviderID = pool, providerID
-			return o.change(cmd, operate.AddMember(member))
+			return o.changeAny(cmd, operate.AddMember(member))
 		},
 	}
 	o.addFlags(cmd)
@@ -164,7 +164,7 @@ func policyRemoval(use, argument string, cmd *cobra.Command, remove func(which s
 	var o policyOptions
 	kind, _, _ := strings.Cut(use, " ")
 	cmd.Use, cmd.Args = use, exactArg("policy remove "+kind, argument)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.change(cmd, remove(args[0])) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.changeAny(cmd, remove(args[0])) }
 	o.addFlags(cmd)
 	return cmd
 }
@@ -182,7 +182,7 @@ func newPolicyMinimumCommand() *cobra.Command {
 			if err != nil {
 				return withCode(exitUsage, fmt.Errorf("policy minimum-svn %q: want a number", args[0]))
 			}
-			return o.change(cmd, operate.RaiseMinimum(uint32(n)))
+			return o.changeAny(cmd, operate.RaiseMinimum(uint32(n)))
 		},
 	}
 	o.addFlags(cmd)

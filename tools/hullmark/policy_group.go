@@ -43,7 +43,7 @@ Add --ek-ca or --ek-root if the machines' endorsement keys have certificates. Wi
 				return withCode(exitUsage, err)
 			}
 			rule.Pool, rule.Max = pool, most
-			return o.change(cmd, operate.AddGroup(rule))
+			return o.changeAny(cmd, operate.AddGroup(rule))
 		},
 	}
 	o.addFlags(cmd)

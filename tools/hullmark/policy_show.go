@@ -29,7 +29,7 @@ With -o json it is the very document that was signed, which hullmark policy sign
 			if err := checkOutput("policy show", output); err != nil {
 				return err
 			}
-			file, policy, err := o.open(cmd.ErrOrStderr())
+			h, policy, err := o.openAny(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -37,7 +37,7 @@ With -o json it is the very document that was signed, which hullmark policy sign
 				return operate.ErrNoPolicy
 			}
 			if output == "text" {
-				return writePolicy(cmd.OutOrStdout(), file.Cluster, policy)
+				return writePolicy(cmd.OutOrStdout(), h.known(), policy)
 			}
 			text, err := policy.Encode()
 			if err != nil {
@@ -71,6 +71,9 @@ func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) err
 	}
 	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
 	fmt.Fprintf(t, "its SHA-256 begins with %s\n", cluster.ShortDigest(encoded))
+	if changer, ok := measurements.PolicyChanger(c.Policy); ok {
+		fmt.Fprintf(t, "signed by operator %s, who changed what the root signed\n", changer.Name)
+	}
 	if c.Revision.Number > 0 {
 		fmt.Fprintf(t, "cluster file of %s\n", c.Revision)
 	}

@@ -26,12 +26,16 @@ A folder becomes a tree that any web server can show. In an OCI registry, oci://
 refers to it, so --image has to be named; the login is the one that docker, podman or oras keep in Docker's configuration. All files have to be what the key signed.
 
 What other builders signed of the same document (--attestation) is published in the same file, for whoever wants several signatures; whether they did is not checked. Signatures
-that are published there already stay. The image's name leads to the document that was published last.
-With --log the document is appended to a transparency log first, and in a folder the proof of it is published beside the document.`,
+of others that are published there already stay. The image's name leads to the document that was published last.
+With --log the document is appended to a transparency log once nothing is found against it, and published after that; in a folder the proof of it is published
+beside the document.`,
 		Example: `  hullmark publish node.dsse --key release.pub --image node.raw --sbom node.spdx.json --cyclonedx node.cdx.json --provenance node.provenance.dsse --to /srv/releases
   hullmark publish node.dsse --key release.pub --image node.raw --to oci://registry.example/node:spring`,
 		Args: exactArg("publish", "the signed document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := log.check(); err != nil {
+				return err
+			}
 			public, err := readPublicKey(key)
 			if err != nil {
 				return err
@@ -53,10 +57,15 @@ With --log the document is appended to a transparency log first, and in a folder
 			if err != nil {
 				return err
 			}
+			// What is in a log is in there for good, so all is checked before.
+			release, err := publish.Prepare(cmd.Context(), destination, signed, public, files)
+			if err != nil {
+				return err
+			}
 			if err := log.run(cmd, args[0], signed, public, destination); err != nil {
 				return err
 			}
-			if err := publish.Release(cmd.Context(), destination, signed, public, files); err != nil {
+			if err := release.Publish(cmd.Context()); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "published in", to)
@@ -80,6 +89,9 @@ const registryScheme = "oci://"
 
 // openPlace opens a folder, or a registry with the login that Docker's configuration has for it.
 func openPlace(name string) (publish.Store, error) {
+	if name == "" {
+		return nil, withCode(exitUsage, fmt.Errorf("a place without a name: want a folder (. is this one), or %sHOST/NAME:TAG", registryScheme))
+	}
 	if !strings.Contains(name, "://") {
 		return publish.Folder(name), nil
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/cluster/report"
@@ -26,8 +27,9 @@ func newReportCommand() *cobra.Command {
 		Short: "Say how a whole cluster is, and what changed since an earlier report",
 		Long: `Say how a whole cluster is, and what changed since an earlier report.
 
-Each machine's release, trust class, epoch, certificate and condition are taken from the records that join services keep in the API, and held to the signed policy. --html
-writes all of it as one page for a browser, which fetches and runs nothing; -o json is what --since takes later.
+Each machine's release, trust class, epoch, certificate and condition are taken from the records that join services keep in the API, and held to the signed policy, of which
+it says who has to sign releases and who may operate the cluster, too. --html writes all of it as one page for a browser, which fetches and runs nothing; -o json is what
+--since takes later.
 
 Whoever administers Kubernetes can write these records; no machine gets in by that.
 
@@ -108,11 +110,25 @@ func (o *reportOptions) write(out io.Writer, r report.Report, earlier *report.Re
 	return nil
 }
 
+// writeGranted prints who has to sign releases, who may operate the cluster, and how many machines are kept out.
+func writeGranted(out io.Writer, p report.Policy) {
+	if demand := p.Demand(); demand != "" {
+		fmt.Fprintf(out, "builders who have to sign a release: %s\n", oneLine(demand))
+	}
+	for _, o := range p.Operators {
+		fmt.Fprintf(out, "operator %s may %s\n", oneLine(o.Name), oneLine(hullmark.FormatPermissions(o.May)))
+	}
+	if len(p.Denied) > 0 {
+		fmt.Fprintf(out, "%d machines are denied by all groups (hullmark policy show)\n", len(p.Denied))
+	}
+}
+
 // writeClusterReport prints what somebody should look at, and what changed.
 func writeClusterReport(out io.Writer, r report.Report, earlier *report.Report) error {
 	failed, attention := r.Failed()
 	fmt.Fprintf(out, "policy version %d, %d releases, %d nodes: %d not what they should be, %d more to look at\n",
 		r.Policy.Version, len(r.Policy.Releases), len(r.Nodes), failed, attention)
+	writeGranted(out, r.Policy)
 	for _, release := range r.Policy.Releases {
 		if release.Against != "" {
 			fmt.Fprintf(out, "release %s: %s\n", oneLine(release.Name), oneLine(release.Against))

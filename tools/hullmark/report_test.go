@@ -29,7 +29,10 @@ func reported(t *testing.T) report.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now, policy := time.Now(), measurements.Policy{Version: 3, Documents: []measurements.Accepted{{Document: id}}}
+	now, policy := time.Now(), measurements.Policy{
+		Version: 3, Documents: []measurements.Accepted{{Document: id}}, Denied: []hullmark.EKID{{9}},
+		Operators: []hullmark.Operator{{Name: "alice", Key: hullmark.OperatorKey{1}, May: []hullmark.Permission{hullmark.MayLook, hullmark.MayRecover}}},
+	}
 	machine := func(n byte, name string, role hullmark.Role) operate.Machine {
 		policy.Members = append(policy.Members, measurements.Member{EKID: hullmark.EKID{n}, Name: name, Role: role})
 		return operate.Machine{Machine: joinservice.Machine{
@@ -54,15 +57,19 @@ func reported(t *testing.T) report.Report {
 // TestReportIsWritten writes the page and the text, and ends with what somebody has to look at.
 func TestReportIsWritten(t *testing.T) {
 	r := reported(t)
+	r.Policy.Builders = &measurements.Builders{Threshold: 1, Of: []measurements.Builder{{Name: "us"}}}
 	o := reportOptions{html: filepath.Join(t.TempDir(), "page.html"), output: "text"}
 	earlier := r
-	earlier.Policy.Version, earlier.Nodes = 2, r.Nodes[:2]
+	earlier.Policy.Version, earlier.Policy.Operators, earlier.Nodes = 2, []hullmark.Operator{}, r.Nodes[:2]
 	var out bytes.Buffer
 	err := o.write(&out, r, &earlier)
 	if exitCode(err) != exitMismatch || !strings.Contains(err.Error(), "1 of 3 nodes are not what they should be") {
 		t.Errorf("%v", err)
 	}
-	for _, want := range []string{"policy version 3, 1 releases, 3 nodes", "measurement-mismatch", "certificate ends in", "policy version: 3, before 2", "node worker-1: new"} {
+	for _, want := range []string{
+		"policy version 3, 1 releases, 3 nodes", "builders who have to sign a release: 1 of us\n", "operator alice may look,recover\n", "1 machines are denied by all groups",
+		"measurement-mismatch", "certificate ends in", "policy version: 3, before 2", "operator alice, who may look,recover: new", "node worker-1: new",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}
@@ -127,7 +134,7 @@ func TestRecordsWriteNoLines(t *testing.T) {
 			return err
 		},
 		"node list": func(out io.Writer, text string) error {
-			return writeNodes(out, []operate.Machine{{Machine: machine(text), Image: text}}, now)
+			return writeNodes(out, []operate.Machine{{Machine: machine(text), Image: text, Release: text}}, now)
 		},
 		"node remove": func(out io.Writer, text string) error {
 			tellRemoved(out, operate.Removed{Machine: machine(text), CertificateEnds: now.Add(time.Hour)}, now)

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"flag"
@@ -229,7 +230,7 @@ func (a *app) watchPolicy(ctx context.Context) error {
 	return a.registry.WatchPolicy(ctx, func(envelope []byte, documents map[measurements.DocumentID][]byte) {
 		taken, err := a.policy.Offer(joinservice.SignedPolicy{Envelope: envelope, Documents: documents})
 		if taken {
-			a.log.Info("another policy is in force", "version", a.policy.Policy().Version)
+			a.log.Info("another policy is in force", "version", a.policy.Policy().Version, "by", signerOf(envelope))
 			a.warnOfRotation()
 		}
 		if err != nil {
@@ -237,8 +238,20 @@ func (a *app) watchPolicy(ctx context.Context) error {
 			if err := a.registry.Refused(ctx, err.Error()); err != nil {
 				a.log.Warn("event not written", "error", err.Error())
 			}
+			return
+		}
+		if err := a.registry.Changed(ctx, a.policy.Policy().Version, sha256.Sum256(envelope), signerOf(envelope)); err != nil {
+			a.log.Warn("event not written", "error", err.Error())
 		}
 	})
+}
+
+// signerOf names who signed a policy, for people.
+func signerOf(envelope []byte) string {
+	if operator, ok := measurements.PolicyChanger(envelope); ok {
+		return "operator " + operator.Name
+	}
+	return "whoever holds the root key"
 }
 
 // newestPolicy reads the API's policy.

@@ -1,5 +1,5 @@
 // Command release makes a release of Hullmark's own program: binaries, their SBOMs, Debian packages, man pages, shells' completions,
-// and checksums. `make release` runs and signs it.
+// the changelog, the site of the pages, alerts and a dashboard, and checksums. `make release` runs and signs it.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -34,6 +35,9 @@ func main() {
 }
 
 func release(ctx context.Context, version, out string) error {
+	if err := checkChangelog(".", version); err != nil {
+		return err
+	}
 	if err := checkTag(ctx, ".", version); err != nil {
 		return err
 	}
@@ -43,6 +47,21 @@ func release(ctx context.Context, version, out string) error {
 	return build.Release(ctx, build.ReleaseOptions{
 		Source: ".", Out: out, Version: version, Architectures: build.ReleaseArchitectures, Relations: needs.Relations,
 	})
+}
+
+// checkChangelog is an error unless the changelog of the checkout in dir has a heading for the version. What is no release calls itself
+// devel, whatever stands there, and is not made here.
+func checkChangelog(dir, version string) error {
+	text, err := os.ReadFile(filepath.Join(dir, "CHANGELOG.md"))
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == "##" && strings.TrimRight(words[1], ",:") == version {
+			return nil
+		}
+	}
+	return fmt.Errorf("CHANGELOG.md has no heading \"## %s\": put it over what is under Unreleased, commit that, and tag the commit", version)
 }
 
 // checkTag is an error unless the checkout in dir is what a tag names: others have to get the same from it.

@@ -37,3 +37,27 @@ func TestCheckTag(t *testing.T) {
 	}
 	want("files differ from the commit")
 }
+
+// A release is in the changelog, under a heading of its own.
+func TestCheckChangelog(t *testing.T) {
+	for text, want := range map[string]bool{
+		"# Changelog\n\n## v1.2.3\n":                        true,
+		"# Changelog\n\n## Unreleased\n\n## v1.2.3, 2027\n": true,
+		"# Changelog\n\n## Unreleased\n\nas v1.2.3\n":       false,
+		"# Changelog\n\n## v1.2.30\n\n## v1.2\n":            false,
+		"# Changelog\n\n### v1.2.3\n":                       false,
+		"":                                                  false,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "CHANGELOG.md"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := checkChangelog(dir, "v1.2.3")
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), `no heading "## v1.2.3"`) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := checkChangelog(t.TempDir(), "v1.2.3"); err == nil {
+		t.Error("a release needs no changelog")
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -224,6 +225,25 @@ func TestSeenCheckpointIsTakenBack(t *testing.T) {
 	if err := read(t, dir).GoesOnFrom(seen); err != nil {
 		t.Error(err)
 	}
+}
+
+// Whoever may read the files of a log may read its folders, whatever the umask is.
+func TestFoldersAreForAll(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "log")
+	t.Cleanup(func(before int) func() { return func() { syscall.Umask(before) } }(syscall.Umask(0o077)))
+	try(t, Create(dir, origin, logKey))
+	_, err := Append(t.Context(), dir, logKey, entryNumber(0))
+	try(t, err)
+	try(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if want := map[bool]fs.FileMode{true: 0o755, false: 0o644}[e.IsDir()]; err == nil && info.Mode().Perm() != want {
+			t.Errorf("%s: %v, want %v", path, info.Mode().Perm(), want)
+		}
+		return err
+	}))
 }
 
 // Several that append wait for each other.

@@ -159,7 +159,11 @@ func store(root *os.Root, f tlog.File) error {
 	if dir := path.Dir(f.Name); dir != at {
 		for name := range strings.SplitSeq(dir, "/") {
 			next := path.Join(at, name)
-			if err := root.Mkdir(next, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			err := root.Mkdir(next, 0o755)
+			if err == nil {
+				err = root.Chmod(next, 0o755) // whatever the umask is
+			}
+			if err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
 			if err := syncFolder(root, at); err != nil {
