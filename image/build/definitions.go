@@ -33,7 +33,7 @@ type setting struct {
 const (
 	byTheLock   = "packages come from the lock alone: name them in Packages= or BuildPackages=, and lock them (hullmark lock)"
 	afterwards  = "nothing of an image needs it: take it away"
-	notForNodes = "Hullmark sets it, or has no use for it: docs/build.md lists what definitions may have"
+	notForNodes = "definitions do not have it, as Hullmark sets it, or has no use for it: docs/build.md lists what they may have"
 )
 
 // known are the settings of mkosi 25 that definitions have a use for, and those that would run a program or read files where nobody

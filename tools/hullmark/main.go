@@ -92,7 +92,8 @@ var clusterErrors = []struct {
 	{operate.ErrMismatch, exitMismatch},
 	{operate.ErrDenied, exitDenied},
 	{operate.ErrUnreachable, exitUnreachable},
-	{cluster.ErrNotGranted, exitDenied}, {hullmark.ErrReserved, exitDenied},
+	{cluster.ErrNotGranted, exitDenied},
+	{hullmark.ErrReserved, exitDenied},
 	{addons.ErrRefused, exitDenied},
 	{addons.ErrUnreachable, exitUnreachable},
 }

@@ -22,7 +22,9 @@ func TestOperatorsChangeThePolicy(t *testing.T) {
 		wantExit(t, code, 0, output, "policy version")
 	}
 	for _, verb := range [][]string{
-		{"policy", "revoke-operators"}, {"operator", "withdraw", "dora"}, {"policy", "builders", "--none"},
+		{"policy", "revoke-operators"},
+		{"operator", "withdraw", "dora"},
+		{"policy", "builders", "--none"},
 		{"operator", "new", "eve", "--may", "look", "--out", s.path("eve"), "--operator-passphrase-file", s.path("dora.passphrase")},
 	} {
 		code, output = s.by(t, "dora", verb...)
