@@ -19,7 +19,7 @@ var changeable = []string{"version", "minimumSVN", "documents", "members", "grou
 // root signs next is above all that operators whom it withdraws have signed or may sign yet.
 const ChangesPerPolicy = 1 << 16
 
-// ErrReserved is what an operator may not change in a policy, or no operator's to change at all.
+// ErrReserved is a change of a policy that its operator may not make.
 var ErrReserved = errors.New("this is for whoever holds the root key")
 
 // changedPolicy is what decides of a policy whether an operator could change it.
@@ -155,6 +155,13 @@ func (s Signed) FollowsSame(other Signed) bool {
 	mine, _ := s.byRoot()
 	others, _ := other.byRoot()
 	return bytes.Equal(mine, others) && bytes.Equal(s.RootKey, other.RootKey)
+}
+
+// RootVersion is the version of the policy that the root signed: this one, or that from which an operator changed it.
+func (s Signed) RootVersion() (uint64, error) {
+	policy, _ := s.byRoot()
+	from, err := readChanged(policy)
+	return from.version, err
 }
 
 // NextVersion is the lowest version of what the root signs after this policy: above all that operators may have signed.

@@ -122,7 +122,7 @@ func (c *Cluster) hasSigned(s stamp) (bool, error) {
 }
 
 // Changes returns who changed the policy that the cluster has, if it is an operator's change of the one that this file holds, and a later
-// one: Take it up before anything else is signed. It is empty if there is nothing to take up.
+// one: TakeChanges takes it up before anything else is signed. It is empty if there is nothing to take up.
 func (c *Cluster) Changes(inForce []byte) (by string, err error) {
 	theirs, err := hullmark.ParseSigned(inForce, len(inForce))
 	if err != nil || theirs.Changed == nil || len(c.Policy) == 0 {
@@ -148,23 +148,11 @@ func (c *Cluster) Changes(inForce []byte) (by string, err error) {
 }
 
 // TakeChanges puts what an operator changed (Changes) in the place of the policy that the file holds, with its documents.
-func (c *Cluster) TakeChanges(inForce []byte, documents map[measurements.DocumentID][]byte) error {
-	policy, err := measurements.OpenPolicy(inForce, c.ID())
-	if err != nil {
-		return err
-	}
-	held, err := namedDocuments(policy, documents)
-	if err != nil {
-		return err
-	}
-	if err := checkSize(inForce, held); err != nil {
-		return err
-	}
+func (c *Cluster) TakeChanges(inForce []byte, documents map[measurements.DocumentID][]byte) (err error) {
 	if c.signed, err = c.stamps(inForce); err != nil {
 		return err
 	}
-	c.Policy, c.Documents = inForce, held
-	return nil
+	return c.hold(inForce, documents)
 }
 
 // CheckCopy refuses to go on with a file of which another copy was used since: ErrOlderCopy. inForce is the policy that the cluster has,

@@ -234,14 +234,20 @@ func (g *Grant) Newer(envelope []byte) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	shown, err := g.openShown(envelope, held.Version)
+	return shown.Version > held.Version, err
+}
+
+// openShown opens a policy that the cluster has, which may have no version below least.
+func (g *Grant) openShown(envelope []byte, least uint64) (measurements.Policy, error) {
 	shown, err := measurements.OpenPolicy(envelope, g.Known.ID())
 	if err != nil {
-		return false, fmt.Errorf("%w; if the cluster's root was exchanged, ask whoever holds the cluster file for another operator's file", err)
+		return shown, fmt.Errorf("%w; if the cluster's root was exchanged, ask whoever holds the cluster file for another operator's file", err)
 	}
-	if shown.Version < held.Version {
-		return false, fmt.Errorf("the policy in the cluster has version %d, and this file holds version %d, which the root signed later", shown.Version, held.Version)
+	if shown.Version < least {
+		return shown, fmt.Errorf("the policy in the cluster has version %d, and this file holds version %d, which the root signed later", shown.Version, least)
 	}
-	return shown.Version > held.Version, nil
+	return shown, nil
 }
 
 // Take puts a later signed policy in the place of the one that the grant has, with the documents that it names.
@@ -250,32 +256,7 @@ func (g *Grant) Take(envelope []byte, documents map[measurements.DocumentID][]by
 	if err != nil || !newer {
 		return err
 	}
-	policy, err := measurements.OpenPolicy(envelope, g.Known.ID())
-	if err != nil {
-		return err
-	}
-	held, err := namedDocuments(policy, documents)
-	if err != nil {
-		return err
-	}
-	if err := checkSize(envelope, held); err != nil {
-		return err
-	}
-	g.Known.Policy, g.Known.Documents = envelope, held
-	return nil
-}
-
-// namedDocuments are those that a policy names, out of what lies beside it.
-func namedDocuments(policy measurements.Policy, documents map[measurements.DocumentID][]byte) (map[measurements.DocumentID][]byte, error) {
-	held := map[measurements.DocumentID][]byte{}
-	for _, a := range policy.Documents {
-		content, ok := documents[a.Document]
-		if !ok || sha256.Sum256(content) != a.Document {
-			return nil, fmt.Errorf("document %s, which the policy names, is not beside it", a.Document)
-		}
-		held[a.Document] = content
-	}
-	return held, nil
+	return g.Known.hold(envelope, documents)
 }
 
 // ChangePolicy signs a policy that he made of the one that the grant has, with documents that it accepts anew. What he may not change is
@@ -314,15 +295,24 @@ func (g *Grant) MayReplace(inForce []byte) bool { return bytes.Equal(g.Follows, 
 // Pushed notes that the cluster has the policy of the grant.
 func (g *Grant) Pushed() { g.Follows = nil }
 
-// Drop gives up what he changed and did not push, for the policy that the cluster has, with its documents.
+// Drop gives up what he changed and did not push, for the policy that the cluster has, with its documents. One that is older than what the
+// root signed of those that he knows is an error, as in Newer: what he signed himself is his own word alone.
 func (g *Grant) Drop(inForce []byte, documents map[measurements.DocumentID][]byte) error {
-	if _, err := measurements.OpenPolicy(inForce, g.Known.ID()); err != nil {
+	if g.Follows == nil {
+		return g.Take(inForce, documents)
+	}
+	held, err := hullmark.ParseSigned(g.Known.Policy, len(g.Known.Policy))
+	if err != nil {
 		return err
 	}
-	held := g.Known.Policy
-	g.Known.Policy = nil // Whatever its version is: what he signed is his own word.
-	if err := g.Take(inForce, documents); err != nil {
-		g.Known.Policy = held
+	least, err := held.RootVersion()
+	if err != nil {
+		return err
+	}
+	if _, err := g.openShown(inForce, least); err != nil {
+		return err
+	}
+	if err := g.Known.hold(inForce, documents); err != nil {
 		return err
 	}
 	g.Follows = nil

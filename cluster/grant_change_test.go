@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -20,6 +21,29 @@ func changes(f *OperatorFile, edit func(*measurements.Policy)) error {
 	policy.Version++
 	edit(&policy)
 	return f.Update(func(g *Grant) error { return g.ChangePolicy(policy) })
+}
+
+// Whoever serves the API has nobody give up what he changed for a policy that is older than what the root signed of those that he knows.
+func TestOperatorsChangeIsNotDroppedForAnOlderPolicy(t *testing.T) {
+	f := running(t)
+	before := f.Cluster.Policy
+	dora, _ := operatorFile(t, f, granting("dora", changing))
+	base := f.Cluster.Policy
+	if err := changes(dora, admitWorker("x")); err != nil {
+		t.Fatal(err)
+	}
+	own := dora.Grant.Known.Policy
+	drop := func(policy []byte) error {
+		return dora.Update(func(g *Grant) error { return g.Drop(policy, f.Cluster.Documents) })
+	}
+	for what, policy := range map[string][]byte{"an older one": before, "another cluster's": running(t).Cluster.Policy, "none": nil} {
+		if err := drop(policy); err == nil || !bytes.Equal(dora.Grant.Known.Policy, own) || dora.Grant.Follows == nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := drop(base); err != nil || !bytes.Equal(dora.Grant.Known.Policy, base) || dora.Grant.Follows != nil {
+		t.Errorf("the one that the root signed last: %v", err)
+	}
 }
 
 func admitWorker(name string) func(*measurements.Policy) {
@@ -119,6 +143,9 @@ func TestOperatorsChangesAreTakenUp(t *testing.T) {
 	}
 	if err := read.Update(func(g *Grant) error { return g.Drop(f.Cluster.Policy, f.Cluster.Documents) }); err != nil {
 		t.Fatal(err)
+	}
+	if err := read.Update(func(g *Grant) error { return g.Drop(inForce, f.Cluster.Documents) }); err == nil {
+		t.Error("he takes an older policy for the newest, with nothing changed")
 	}
 	if err := changes(read, admitWorker("zzz")); !errors.Is(err, hullmark.ErrReserved) {
 		t.Errorf("withdrawn, he changes the policy: %v", err)

@@ -167,6 +167,27 @@ func (c *Cluster) documentsOf(policy measurements.Policy, documents []measuremen
 	return held, nil
 }
 
+// hold puts a policy in its signed form in the place of the one that is held, with those that it names of the documents that lie beside it.
+func (c *Cluster) hold(signed []byte, documents map[measurements.DocumentID][]byte) error {
+	policy, err := measurements.OpenPolicy(signed, c.ID())
+	if err != nil {
+		return err
+	}
+	held := map[measurements.DocumentID][]byte{}
+	for _, a := range policy.Documents {
+		content, ok := documents[a.Document]
+		if !ok || sha256.Sum256(content) != a.Document {
+			return fmt.Errorf("document %s, which the policy names, is not beside it", a.Document)
+		}
+		held[a.Document] = content
+	}
+	if err := checkSize(signed, held); err != nil {
+		return err
+	}
+	c.Policy, c.Documents = signed, held
+	return nil
+}
+
 func checkSize(signed []byte, documents map[measurements.DocumentID][]byte) error {
 	total := len(signed)
 	for _, encoded := range documents {

@@ -8,8 +8,7 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// maxSigned is the largest signed policy, in bytes: base64 takes a third more, and
-// one that an operator changed has the one before in it.
+// maxSigned is the largest signed policy, in bytes: base64 takes a third more, and one that an operator changed has the one before in it.
 const maxSigned = 2 * (MaxPolicy/3*4 + 4096)
 
 // SignPolicy signs a policy with the cluster's root key, an ECDSA P-256 key,

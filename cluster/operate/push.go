@@ -158,30 +158,30 @@ type Edit func(*measurements.Policy) (changed string, documents []measurements.D
 // Change edits the policy in the cluster file, raises its version and signs it. It says what it changed. A cluster that runs gets
 // the policy by PushPolicy.
 func Change(file *cluster.File, edit Edit) (changed string, err error) {
-	policy, err := file.Cluster.OpenPolicy()
+	policy, changed, documents, err := edited(file.Cluster, edit)
 	if err != nil {
 		return "", err
 	}
-	changed, documents, err := edit(&policy)
-	if err != nil {
-		return "", err
-	}
-	policy.Version++
 	return changed, file.Update(func(c *cluster.Cluster) error { return c.SetPolicy(policy, documents...) })
 }
 
 // ChangeByOperator is Change by an operator who may change the policy, in his file. The cluster gets it by PushChange.
 func ChangeByOperator(file *cluster.OperatorFile, edit Edit) (changed string, err error) {
-	policy, err := file.Grant.Known.OpenPolicy()
+	policy, changed, documents, err := edited(file.Grant.Known, edit)
 	if err != nil {
 		return "", err
 	}
-	changed, documents, err := edit(&policy)
-	if err != nil {
-		return "", err
-	}
-	policy.Version++
 	return changed, file.Update(func(g *cluster.Grant) error { return g.ChangePolicy(policy, documents...) })
+}
+
+// edited is the policy that is held, edited, with the next version.
+func edited(c *cluster.Cluster, edit Edit) (policy measurements.Policy, changed string, documents []measurements.Document, err error) {
+	if policy, err = c.OpenPolicy(); err != nil {
+		return policy, "", nil, err
+	}
+	changed, documents, err = edit(&policy)
+	policy.Version++
+	return policy, changed, documents, err
 }
 
 // PutPolicy signs a policy that was edited as a whole. It has to have another version than the one in force, and a higher one.

@@ -30,16 +30,28 @@ func (o *apiOptions) addFlags(cmd *cobra.Command) {
 
 // connect opens the cluster file and prepares a client of its API.
 func (o *apiOptions) connect(cmd *cobra.Command) (*operate.API, *cluster.File, error) {
-	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
-		return nil, nil, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
+	if err := o.checkServer(); err != nil {
+		return nil, nil, err
 	}
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
-	file, err := operator.open(cmd.ErrOrStderr())
+	file, err := o.operator().open(cmd.ErrOrStderr())
 	if err != nil {
 		return nil, nil, err
 	}
-	api, err := operate.Connect(file, operate.APIOptions{Server: o.server, Wait: o.wait, NewestLost: o.newestLost, Progress: lines(cmd.ErrOrStderr()), Done: lines(cmd.OutOrStdout())})
+	api, err := operate.Connect(file, o.options(cmd))
 	return api, file, err
+}
+
+// checkServer refuses a server that cannot be one, before a passphrase is asked for.
+func (o *apiOptions) checkServer() error {
+	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
+		return withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
+	}
+	return nil
+}
+
+// options say how the API is reached, and who hears of it.
+func (o *apiOptions) options(cmd *cobra.Command) operate.APIOptions {
+	return operate.APIOptions{Server: o.server, Wait: o.wait, NewestLost: o.newestLost, Progress: lines(cmd.ErrOrStderr()), Done: lines(cmd.OutOrStdout())}
 }
 
 // do connects and does one thing; verb begins its error.
@@ -75,20 +87,18 @@ func (o *apiOptions) look(cmd *cobra.Command, verb string, action func(*operate.
 
 // connectReader opens the cluster file, or an operator's, and prepares a client that reads the API.
 func (o *apiOptions) connectReader(cmd *cobra.Command, verb string) (*operate.Reader, holder, error) {
-	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
-		return nil, holder{}, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
+	if err := o.checkServer(); err != nil {
+		return nil, holder{}, err
 	}
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
-	h, err := operator.openFor(verb, hullmark.MayLook, cmd.ErrOrStderr())
+	h, err := o.operator().openFor(verb, hullmark.MayLook, cmd.ErrOrStderr())
 	if err != nil {
 		return nil, holder{}, err
 	}
-	options := operate.APIOptions{Server: o.server, Wait: o.wait, Progress: lines(cmd.ErrOrStderr())}
 	if h.operator != nil {
-		reader, err := operate.ConnectOperator(h.operator, options)
+		reader, err := operate.ConnectOperator(h.operator, o.options(cmd))
 		return reader, h, err
 	}
-	api, err := operate.Connect(h.file, options)
+	api, err := operate.Connect(h.file, o.options(cmd))
 	if err != nil {
 		return nil, holder{}, err
 	}
@@ -130,7 +140,10 @@ then, and he changes it again (exit code 4).`,
 		Example: "  hullmark policy push --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.push(cmd, withdraw)
+			if err := o.push(cmd, withdraw); err != nil {
+				return fmt.Errorf("policy push: %w", err)
+			}
+			return nil
 		},
 	}
 	o.addFlags(cmd)
@@ -139,52 +152,37 @@ then, and he changes it again (exit code 4).`,
 	return cmd
 }
 
-// pusher sends the policy of a file.
-type pusher struct {
-	withdrawn func(context.Context) ([]operate.Withdrawn, error)
-	push      func(context.Context) error
-}
-
-// pusher opens the cluster file, or the file of an operator who may change the policy.
-func (o *apiOptions) pusher(cmd *cobra.Command) (pusher, error) {
-	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
-		return pusher{}, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
-	}
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
-	h, err := operator.openFor("policy push", hullmark.MayChange, cmd.ErrOrStderr())
-	if err != nil {
-		return pusher{}, err
-	}
-	options := operate.APIOptions{Server: o.server, Wait: o.wait, NewestLost: o.newestLost, Progress: lines(cmd.ErrOrStderr()), Done: lines(cmd.OutOrStdout())}
-	if h.operator == nil {
-		api, err := operate.Connect(h.file, options)
-		if err != nil {
-			return pusher{}, err
-		}
-		return pusher{api.CheckWithdrawn, api.PushPolicy}, nil
-	}
-	reader, err := operate.ConnectOperator(h.operator, options)
-	if err != nil {
-		return pusher{}, err
-	}
-	return pusher{reader.CheckWithdrawn, func(ctx context.Context) error { return reader.PushChange(ctx, h.operator) }}, nil
-}
-
-// push sends the policy, unless machines would get no ticket by it.
+// push sends the policy in the cluster file, or in the file of an operator who may change it.
 func (o *apiOptions) push(cmd *cobra.Command, withdraw bool) error {
-	p, err := o.pusher(cmd)
-	if err != nil {
-		return fmt.Errorf("policy push: %w", tellAPI(err))
+	if err := o.checkServer(); err != nil {
+		return err
 	}
-	all, err := p.withdrawn(cmd.Context())
-	if err == nil || withdraw && errors.Is(err, operate.ErrDenied) {
-		for _, w := range all {
-			fmt.Fprintln(cmd.ErrOrStderr(), oneLine("withdrawn: "+w.Name+": "+w.What))
+	h, err := o.operator().openFor("policy push", hullmark.MayChange, cmd.ErrOrStderr())
+	if err != nil {
+		return tellAPI(err)
+	}
+	if h.operator == nil {
+		api, err := operate.Connect(h.file, o.options(cmd))
+		if err != nil {
+			return err
 		}
-		err = p.push(cmd.Context())
+		return pushChecked(cmd, withdraw, api.CheckWithdrawn, api.PushPolicy)
 	}
+	reader, err := operate.ConnectOperator(h.operator, o.options(cmd))
 	if err != nil {
-		return fmt.Errorf("policy push: %w", tellAPI(err))
+		return err
 	}
-	return nil
+	return pushChecked(cmd, withdraw, reader.CheckWithdrawn, func(ctx context.Context) error { return reader.PushChange(ctx, h.operator) })
+}
+
+// pushChecked pushes, unless machines would get no ticket then: withdraw says that this is meant.
+func pushChecked(cmd *cobra.Command, withdraw bool, check func(context.Context) ([]operate.Withdrawn, error), push func(context.Context) error) error {
+	all, err := check(cmd.Context())
+	if err != nil && (!withdraw || !errors.Is(err, operate.ErrDenied)) {
+		return tellAPI(err)
+	}
+	for _, w := range all {
+		fmt.Fprintln(cmd.ErrOrStderr(), oneLine("withdrawn: "+w.Name+": "+w.What))
+	}
+	return tellAPI(push(cmd.Context()))
 }

@@ -37,10 +37,14 @@ func (o *policyOptions) addFlags(cmd *cobra.Command) {
 	o.rootKey.addFlag(cmd)
 }
 
+// operator are the same as flags of who opens a cluster file, or an operator's.
+func (o *policyOptions) operator() *operatorOptions {
+	return &operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
+}
+
 // open reads the cluster file and the policy in it, which is the zero value before the first.
 func (o *policyOptions) open(notes io.Writer) (*cluster.File, measurements.Policy, error) {
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
-	file, err := operator.open(notes)
+	file, err := o.operator().open(notes)
 	if err != nil {
 		return nil, measurements.Policy{}, err
 	}
@@ -50,8 +54,7 @@ func (o *policyOptions) open(notes io.Writer) (*cluster.File, measurements.Polic
 
 // openAny reads the cluster file, or that of an operator, and the policy in it.
 func (o *policyOptions) openAny(notes io.Writer) (holder, measurements.Policy, error) {
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
-	h, err := operator.openAny(notes)
+	h, err := o.operator().openAny(notes)
 	if err != nil {
 		return h, measurements.Policy{}, err
 	}
@@ -74,9 +77,8 @@ func (o *policyOptions) change(cmd *cobra.Command, edit operate.Edit) error {
 
 // changeAny is change for what an operator may change, too, in his file.
 func (o *policyOptions) changeAny(cmd *cobra.Command, edit operate.Edit) error {
-	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile, rootKey: o.rootKey}
 	_, verb, _ := strings.Cut(cmd.CommandPath(), " ") // after the program's name
-	h, err := operator.openFor(verb, hullmark.MayChange, cmd.ErrOrStderr())
+	h, err := o.operator().openFor(verb, hullmark.MayChange, cmd.ErrOrStderr())
 	if err != nil {
 		return tell(err)
 	}

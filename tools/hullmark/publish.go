@@ -44,14 +44,8 @@ beside the document.`,
 			if err != nil {
 				return err
 			}
-			for _, name := range attestations {
-				attestation, err := readBounded(name, measurements.MaxEnvelope)
-				if err != nil {
-					return err
-				}
-				if signed, err = measurements.Merge(signed, attestation); err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
+			if signed, err = withAttestations(signed, attestations); err != nil {
+				return err
 			}
 			destination, err := openPlace(to)
 			if err != nil {
@@ -83,6 +77,20 @@ beside the document.`,
 	log.addTo(cmd)
 	require(cmd, "key", "to")
 	return cmd
+}
+
+// withAttestations adds to a signed document the signatures of others in files.
+func withAttestations(signed []byte, files []string) ([]byte, error) {
+	for _, file := range files {
+		attestation, err := readBounded(file, measurements.MaxEnvelope)
+		if err != nil {
+			return nil, err
+		}
+		if signed, err = measurements.Merge(signed, attestation); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return signed, nil
 }
 
 const registryScheme = "oci://"
